@@ -1,0 +1,87 @@
+"""A definition: what an operator computes, what it costs, and how its inputs look in traffic.
+
+Shape suffixes used by the operators: T tokens, H hidden, I intermediate, K in features, N out features or query heads, M key heads,
+D head dimension, R rows, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DTYPES = ("float32", "bfloat16")
+
+
+class Role(StrEnum):
+    """What a tensor is to the engine: activations change with each call, weights only when a model is loaded."""
+
+    ACTIVATION = "activation"
+    WEIGHT = "weight"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of an operator."""
+
+    name: str
+    dims: tuple[str, ...]
+    """Axis names, outermost first."""
+    role: Role = Role.ACTIVATION
+
+
+@dataclass(frozen=True)
+class ScalarSpec:
+    """One scalar argument, passed as a double."""
+
+    name: str
+    default: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one call must do at least."""
+
+    flops: int
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The contract of an operator. Callables take tensors in the order of `inputs`, then scalars in the order of `scalars`.
+
+    `reference` computes in the dtype of its inputs: the judge hands it float64 copies of the quantised inputs.
+    `baselines` maps a name to an implementation that returns the outputs as the engine would: `eager` is what the fleet runs today;
+    `torch` the library's own single call where there is one. `torch.compile` of `eager` is derived by whoever times it.
+    """
+
+    name: str
+    summary: str
+    axes: dict[str, str]
+    """Axis name to meaning, in order."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    scalars: tuple[ScalarSpec, ...]
+    constant_axes: tuple[str, ...]
+    """Axes that the model fixes; the others vary from call to call."""
+    reference: Callable[..., tuple[Tensor, ...]]
+    baselines: Mapping[str, Callable[..., tuple[Tensor, ...]]]
+    error_scale: Callable[..., tuple[Tensor, ...]]
+    """Per output, the magnitude (float64, output's shape) that rounding errors scale with: the condition of the sum."""
+    make_inputs: Callable[..., tuple[Tensor, ...]]
+    """`(generator, axes, dtype, regime) -> dense inputs`; `regime` is one of `regimes`."""
+    regimes: tuple[str, ...]
+    """Names of input distributions: `traffic` first, then stress values."""
+    cost: Callable[[Mapping[str, int], int], Cost]
+    """`(axes, item_bytes) -> Cost`."""
+    edge_axes: Sequence[Mapping[str, int]]
+    """Small, odd, prime and one-past-a-vector sizes at which every candidate whose domain admits them is checked."""

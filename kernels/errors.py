@@ -1,0 +1,21 @@
+"""What can go wrong with definitions, workloads, profiles and candidates."""
+
+from __future__ import annotations
+
+from gristmill.errors import GristmillError
+
+
+class UnknownOperatorError(GristmillError):
+    """No definition has that name."""
+
+
+class CandidateError(GristmillError):
+    """A candidate's files or entry are not what a candidate must be."""
+
+
+class WorkloadError(GristmillError):
+    """A workload does not fit its operator's definition."""
+
+
+class EmptyProfileError(GristmillError):
+    """A traffic profile holds no workload, so nothing can be ranked or compiled."""
