@@ -1,7 +1,7 @@
 """A definition: what an operator computes, what it costs, and how its inputs look in traffic.
 
-Shape suffixes used by the operators: T tokens, H hidden, I intermediate, K in features, N out features or query heads, M key heads,
-D head dimension, R rows, C columns.
+Shape suffixes used by the operators: T tokens, H hidden, I intermediate, K in features, N out features or query heads,
+M key heads, D head dimension, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Definition:
-    """The contract of an operator. Callables take tensors in the order of `inputs`, then scalars in the order of `scalars`.
+    """The contract of an operator. Callables take tensors in the order of `inputs`, then scalars.
 
     `reference` computes in the dtype of its inputs: the judge hands it float64 copies of the quantised inputs.
-    `baselines` maps a name to an implementation that returns the outputs as the engine would: `eager` is what the fleet runs today;
-    `torch` the library's own single call where there is one. `torch.compile` of `eager` is derived by whoever times it.
+    `baselines` maps a name to an implementation that returns the outputs as the engine would: `eager` is what the fleet
+    runs today, `torch` the library's own single call where there is one. `torch.compile` of `eager` is derived by
+    whoever times it.
     """
 
     name: str
