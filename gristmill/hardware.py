@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
-VECTOR_FLAGS = tuple("avx2 fma avx512f avx512bw avx512vl avx512_vnni avx512_bf16 amx_bf16 asimd sve".split())
+VECTOR_FLAGS = (
+    *("avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "amx_bf16"),
+    *("asimd", "sve"),
+)
 """CPU flags that object code may depend on, narrowest first; the widest one present ends the key."""
 
 
