@@ -18,3 +18,87 @@ class MalformedRecordError(GristmillError):
 
 class DomainError(GristmillError):
     """A domain contradicts itself, so that no workload could ever match it."""
+
+
+class StoreError(GristmillError):
+    """An object store did not do what was asked of it."""
+
+
+class StoreAddressError(StoreError):
+    """The address of a store, or a key in it, does not have a form that can be used."""
+
+
+class ObjectNotFoundError(StoreError):
+    """The store has no object under that key."""
+
+
+class ObjectExistsError(StoreError):
+    """An immutable key already holds other bytes."""
+
+
+class PreconditionFailedError(StoreError):
+    """The object is no longer the one that was read: somebody else was first. Read again and decide again."""
+
+
+class ObjectTooLargeError(StoreError):
+    """An object is longer than its reader allows."""
+
+
+class StoreUnreachableError(StoreError):
+    """Nothing answered at the store's address, or not in time."""
+
+
+class StoreAccessError(StoreError):
+    """The store refused the credentials, or what they may do."""
+
+
+class MissingBucketError(StoreError):
+    """The store answers, but the bucket or folder does not exist."""
+
+
+class StoreFullError(StoreError):
+    """The store has no room left."""
+
+
+class UnconditionalStoreError(StoreError):
+    """The store ignores conditions on puts, so that concurrent promotions would overwrite each other."""
+
+
+class TrustError(GristmillError):
+    """Something from the registry or the cache is not what its signatures promise; it is not used."""
+
+
+class RollbackError(TrustError):
+    """The registry offers an older state than this host has already seen."""
+
+
+class StaleRegistryError(TrustError):
+    """The registry's signed statement of what is current has expired."""
+
+
+class CacheError(GristmillError):
+    """The host's cache can't be written or locked."""
+
+
+class NativeKernelError(GristmillError):
+    """A shared object does not export what the C ABI demands, or refused its setup phase."""
+
+
+class KillSwitchError(GristmillError):
+    """`GRISTMILL_KILL` holds a word that means nothing."""
+
+
+class EngineError(GristmillError):
+    """The engine or model is not one that the adapter was written for."""
+
+
+class TraceError(GristmillError):
+    """A request trace has a row that cannot be read."""
+
+
+class SpoolError(GristmillError):
+    """Samples cannot be written."""
+
+
+class ServingError(GristmillError):
+    """The reference engine was asked for something it cannot do."""

@@ -1,0 +1,156 @@
+"""An object store in a folder: for one machine, or a file system that honours `flock`, links and renames."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gristmill import durable_file
+from gristmill.errors import (
+    MissingBucketError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectTooLargeError,
+    PreconditionFailedError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+)
+from gristmill.records import sha256_hex
+from gristmill.store import MAX_OBJECT_BYTES, NotModified, StoredObject, checked_key
+
+PRIVATE = ".gristmill"
+"""Folder below the root for the lock and for files under way; never listed."""
+
+
+class DirectoryStore:
+    """Objects are files; put-if-absent is `link`, compare-and-swap is a lock and a rename.
+
+    Files appear whole: they are written and synced aside first. After a crash at most an unreferenced temporary
+    file is left in the private folder. The folder is made by the first write.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.root}"
+
+    def get(self, key: str, etag: str | None = None, max_bytes: int = MAX_OBJECT_BYTES) -> StoredObject | NotModified:
+        path = self._path(key)
+        with self._explained(key):
+            if not self.root.is_dir():
+                raise self._missing()
+            try:
+                with path.open("rb") as file:
+                    content = file.read(max_bytes + 1)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                raise ObjectNotFoundError(f"{self.url}: no object {key}") from None
+        if len(content) > max_bytes:
+            raise ObjectTooLargeError(f"{self.url}: {key} is longer than the {max_bytes} bytes allowed for it")
+        found = sha256_hex(content)
+        return NotModified(found) if found == etag else StoredObject(content, found)
+
+    def put_new(self, key: str, content: bytes) -> str:
+        path = self._path(key)
+        with self._explained(key), self._written_aside(content) as aside:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(aside, path)
+            except FileExistsError:
+                if not path.is_file() or path.read_bytes() != content:
+                    raise ObjectExistsError(f"{self.url}: {key} already holds other bytes") from None
+            durable_file.sync_folder(path.parent)
+        return sha256_hex(content)
+
+    def replace_if(self, key: str, content: bytes, etag: str) -> str:
+        path = self._path(key)
+        new = sha256_hex(content)
+        with self._explained(key), self._written_aside(content) as aside, self._locked():
+            found = sha256_hex(path.read_bytes()) if path.is_file() else None
+            if found == new:
+                return new
+            if found != etag:
+                raise PreconditionFailedError(f"{self.url}: {key} has changed since it was read")
+            aside.replace(path)
+            durable_file.sync_folder(path.parent)
+        return new
+
+    def put(self, key: str, content: bytes) -> str:
+        path = self._path(key)
+        with self._explained(key), self._written_aside(content) as aside:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside.replace(path)
+            durable_file.sync_folder(path.parent)
+        return sha256_hex(content)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        with self._explained(prefix):
+            if not self.root.is_dir():
+                raise self._missing()
+            folder = self.root / prefix.rpartition("/")[0]
+            found = sorted(
+                path.relative_to(self.root).as_posix()
+                for path in (folder.rglob("*") if folder.is_dir() else ())
+                if path.is_file()
+            )
+        return iter([key for key in found if key.startswith(prefix) and not key.startswith(f"{PRIVATE}/")])
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with self._explained(key), self._locked():
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self.root / checked_key(key)
+
+    def _private(self) -> Path:
+        folder = self.root / PRIVATE
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @contextlib.contextmanager
+    def _written_aside(self, content: bytes) -> Iterator[Path]:
+        descriptor, name = tempfile.mkstemp(dir=self._private())
+        aside = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+            yield aside
+        finally:
+            aside.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._private() / "lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._explain(key, error) from error
+
+    def _explain(self, key: str, error: OSError) -> StoreError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StoreFullError(f"{self.url}: no room left to write {key}; free some space and try again")
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return StoreAccessError(
+                f"{self.url}: {key}: {error.strerror}; give this user read and write access to the folder"
+            )
+        return StoreError(f"{self.url}: {key}: {error.strerror or error}; check that the address names a folder")
+
+    def _missing(self) -> MissingBucketError:
+        return MissingBucketError(
+            f"{self.url}: the folder does not exist; check the address, or publish there first, which makes it"
+        )

