@@ -1,0 +1,74 @@
+"""The gated activation of a Llama feed-forward block: `out = silu(gate) * up`, element by element.
+
+Shape suffixes: T tokens, I intermediate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from kernels import distributions
+from kernels.definition import Cost, Definition, TensorSpec
+
+GATE_FLOOR = -30.0
+"""Below, silu in float32 loses all its digits (exp overflows at 88), and then every answer would be as good as the
+engine's.
+"""
+
+
+def reference(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
+    return (gate_TI * torch.sigmoid(gate_TI) * up_TI,)
+
+
+def eager(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
+    """As transformers' LlamaMLP: `act_fn(gate) * up`, the activation rounded to the dtype in between."""
+    return (functional.silu(gate_TI) * up_TI,)
+
+
+def error_scale(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
+    """The answer times the condition number of silu, `|g silu'(g) / silu(g)| <= 1 + |g| sigmoid(-g)`."""
+    out_TI = reference(gate_TI, up_TI)[0]
+    return (distributions.positive(out_TI.abs() * (1 + gate_TI.abs() * torch.sigmoid(-gate_TI))),)
+
+
+def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
+    shape = (axes["tokens"], axes["intermediate"])
+    draw = distributions.ACTIVATIONS[regime]
+    gate_TI = draw(generator, *shape).clamp(min=GATE_FLOOR)
+    up_TI = (distributions.normal if regime == "small" else draw)(generator, *shape)
+    return distributions.rounded(dtype, gate_TI, up_TI)
+
+
+def cost(axes: Mapping[str, int], item_bytes: int) -> Cost:
+    """Exponential (counted as one), addition, division, product per element; two tensors in, one out."""
+    elements = axes["tokens"] * axes["intermediate"]
+    return Cost(flops=4 * elements, bytes_read=2 * elements * item_bytes, bytes_written=elements * item_bytes)
+
+
+DEFINITION = Definition(
+    name="silu_and_mul",
+    summary="Gated activation: silu of one tensor times the other",
+    axes={"tokens": "rows, one per token of the step", "intermediate": "width of the feed-forward block"},
+    inputs=(TensorSpec("gate", ("tokens", "intermediate")), TensorSpec("up", ("tokens", "intermediate"))),
+    outputs=(TensorSpec("out", ("tokens", "intermediate")),),
+    scalars=(),
+    constant_axes=("intermediate",),
+    reference=reference,
+    baselines={"eager": eager},
+    error_scale=error_scale,
+    make_inputs=make_inputs,
+    regimes=("traffic", "large_offset", "small", "wide"),
+    cost=cost,
+    edge_axes=(
+        {"tokens": 1, "intermediate": 1},
+        {"tokens": 3, "intermediate": 7},
+        {"tokens": 1, "intermediate": 17},
+        {"tokens": 2, "intermediate": 33},
+        {"tokens": 17, "intermediate": 64},
+        {"tokens": 5, "intermediate": 257},
+    ),
+)
