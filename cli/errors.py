@@ -1,0 +1,9 @@
+"""What can go wrong before a command runs."""
+
+from __future__ import annotations
+
+from gristmill.errors import GristmillError
+
+
+class EnvironmentSetupError(GristmillError):
+    """The Python environment of the checkout cannot be made or used."""
