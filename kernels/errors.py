@@ -19,3 +19,11 @@ class WorkloadError(GristmillError):
 
 class EmptyProfileError(GristmillError):
     """A traffic profile holds no workload, so nothing can be ranked or compiled."""
+
+
+class SpoolError(GristmillError):
+    """A spool object is not what a host writes, or does not belong with the others."""
+
+
+class SchemaError(GristmillError):
+    """A FlashInfer-Bench document cannot be read, or says what Gristmill cannot represent (and the other way round)."""

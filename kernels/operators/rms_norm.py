@@ -57,10 +57,10 @@ DEFINITION = Definition(
     summary="Root mean square norm over the last dimension, scaled by a weight",
     axes={"tokens": "rows that are normalised, one per token of the step", "hidden": "width of the residual stream"},
     inputs=(
-        TensorSpec("x", ("tokens", "hidden")),
-        TensorSpec("weight", ("hidden",), Role.WEIGHT),
+        TensorSpec("x_TH", ("tokens", "hidden")),
+        TensorSpec("weight_H", ("hidden",), Role.WEIGHT),
     ),
-    outputs=(TensorSpec("out", ("tokens", "hidden")),),
+    outputs=(TensorSpec("out_TH", ("tokens", "hidden")),),
     scalars=(ScalarSpec("eps", 1e-6),),
     constant_axes=("hidden",),
     reference=reference,

@@ -61,10 +61,10 @@ DEFINITION = Definition(
         "out_features": "results per token",
     },
     inputs=(
-        TensorSpec("x", ("tokens", "in_features")),
-        TensorSpec("weight", ("out_features", "in_features"), Role.WEIGHT),
+        TensorSpec("x_TK", ("tokens", "in_features")),
+        TensorSpec("weight_NK", ("out_features", "in_features"), Role.WEIGHT),
     ),
-    outputs=(TensorSpec("out", ("tokens", "out_features")),),
+    outputs=(TensorSpec("out_TN", ("tokens", "out_features")),),
     scalars=(),
     constant_axes=("in_features", "out_features"),
     reference=reference,

@@ -1,0 +1,283 @@
+"""Folding a spool into a traffic profile: the Parquet files that hosts flushed, summed up.
+
+Objects are named `spool/<fleet>/<model>/<hardware>/<kind>/<window_start_ns>-<host
+hash>-<process>-<sequence>.parquet`, kind `operators` or `requests`. A `Tally` is the sum of any number of them;
+adding is associative and commutative, so files may arrive late, in any order, and be folded in parts.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple
+
+from gristmill import records
+from gristmill.errors import MalformedRecordError
+from gristmill.workload import TensorLayout, Workload
+from kernels.errors import EmptyProfileError, SpoolError
+from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
+
+METADATA_PREFIX = "gristmill."
+_BOTH = {"window_start_ns": int, "window_end_ns": int, "host": str}
+OPERATOR_COLUMNS: dict[str, type] = {
+    **_BOTH,
+    **dict.fromkeys(("operator", "dtype", "axes", "layouts"), str),
+    **dict.fromkeys(("process", "calls", "timed_calls", "timed_ns", "dropped"), int),
+}
+REQUEST_COLUMNS: dict[str, type] = {**_BOTH, **dict.fromkeys(("prompt_tokens", "generated_tokens", "arrival_ns"), int)}
+KINDS = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS}
+
+
+class Source(NamedTuple):
+    """Where samples come from: they are never mixed across these."""
+
+    fleet: str
+    model: str
+    hardware: str
+
+
+class Pattern(NamedTuple):
+    """One call pattern, hashable: axes and layouts as canonical JSON."""
+
+    operator: str
+    dtype: str
+    axes: str
+    layouts: str
+
+
+class Counts(NamedTuple):
+    """Sums over the samples of one call pattern."""
+
+    calls: int = 0
+    timed_calls: int = 0
+    timed_ns: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(self.calls + other.calls, self.timed_calls + other.timed_calls, self.timed_ns + other.timed_ns)
+
+    @property
+    def time_ns(self) -> int:
+        """Time of all calls, estimated from the timed ones; 0 if none was timed."""
+        return self.calls * self.timed_ns // self.timed_calls if self.timed_calls else 0
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The sum of some spool files of one source. Every field is itself a sum, a minimum, a maximum or a union."""
+
+    source: Source
+    start_ns: int
+    end_ns: int
+    versions: frozenset[tuple[str, str]] = frozenset()
+    patterns: Mapping[Pattern, Counts] = field(default_factory=dict)
+    prompt_tokens: Counter[int] = field(default_factory=Counter)
+    """Requests by number of tokens."""
+    generated_tokens: Counter[int] = field(default_factory=Counter)
+    dropped: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        """Both tallies' samples; they come from one source."""
+        patterns = dict(self.patterns)
+        for pattern, counts in other.patterns.items():
+            patterns[pattern] = patterns.get(pattern, Counts()).plus(counts)
+        return Tally(
+            source=self.source,
+            start_ns=min(self.start_ns, other.start_ns),
+            end_ns=max(self.end_ns, other.end_ns),
+            versions=self.versions | other.versions,
+            patterns=patterns,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            generated_tokens=self.generated_tokens + other.generated_tokens,
+            dropped=self.dropped + other.dropped,
+        )
+
+    def profile(self) -> TrafficProfile:
+        """The traffic profile of these samples."""
+        workloads = [_workload(pattern, counts) for pattern, counts in self.patterns.items() if counts.calls]
+        return TrafficProfile(
+            **self.source._asdict(),
+            window_start_utc=_utc(self.start_ns),
+            window_end_utc=_utc(self.end_ns),
+            versions=_joined(self.versions),
+            workloads=tuple(sorted(workloads, key=lambda w: (-w.time_ns, -w.calls, w.digest))),
+            requests=RequestStatistics(
+                count=self.prompt_tokens.total(),
+                prompt_tokens=_quantiles(self.prompt_tokens),
+                generated_tokens=_quantiles(self.generated_tokens),
+            ),
+            dropped=self.dropped,
+        )
+
+
+def fold(files: Iterable[tuple[str, bytes]]) -> TrafficProfile:
+    """The profile of all these spool objects, given as (name, content).
+
+    Raises:
+        SpoolError: if an object is malformed or comes from another fleet, model or hardware than the first; names it.
+        EmptyProfileError: if there is no object.
+    """
+    tallies: list[Tally] = []
+    for name, content in files:
+        tallies.append(tally(name, content))
+        if tallies[-1].source != tallies[0].source:
+            found, expected = ("/".join(t.source) for t in (tallies[-1], tallies[0]))
+            raise SpoolError(f"spool object {name}: from {found}, but the others are from {expected}: fold them apart")
+    if not tallies:
+        raise EmptyProfileError("the spool holds no object: let the fleet serve with sampling on, then capture again")
+    return reduce(add, tallies).profile()
+
+
+def tally(name: str, content: bytes) -> Tally:
+    """The samples of one spool object.
+
+    Raises:
+        SpoolError: if it is not a Parquet file with the columns and metadata of its kind, or a row makes no sense.
+    """
+    kind = name.split("/")[-2] if "/" in name else ""
+    if kind not in KINDS:
+        raise _malformed(name, f"lies in folder {kind!r}, expected operators/ or requests/")
+    metadata, rows = _read(name, content, KINDS[kind])
+    if not rows:
+        raise _malformed(name, "has no row")
+    source, versions = _provenance(name, metadata)
+    read = _operator_rows if kind == "operators" else _request_rows
+    start_ns = min(row["window_start_ns"] for row in rows)
+    end_ns = max(row["window_end_ns"] for row in rows)
+    if not 0 <= start_ns <= end_ns:
+        raise _malformed(name, f"covers {start_ns} to {end_ns} ns, expected a start before the end")
+    return Tally(source=source, start_ns=start_ns, end_ns=end_ns, versions=versions, **read(name, rows))
+
+
+def _read(name: str, content: bytes, columns: Mapping[str, type]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Metadata and rows, after checking that the columns are there, typed and without gaps."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(io.BytesIO(content))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _malformed(name, f"is not a Parquet file ({str(error).splitlines()[0]})") from None
+    for column, kind in columns.items():
+        if column not in table.column_names:
+            raise _malformed(name, f"has no column {column!r}")
+        found = table.schema.field(column).type
+        found = found.value_type if pyarrow.types.is_dictionary(found) else found
+        fits = pyarrow.types.is_integer(found) if kind is int else pyarrow.types.is_string(found)
+        if not fits or table.column(column).null_count:
+            raise _malformed(name, f"column {column!r} is {found} (or has gaps), expected {kind.__name__}")
+    stored = table.schema.metadata or {}
+    metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in stored.items()}
+    return metadata, table.select(list(columns)).to_pylist()
+
+
+def _provenance(name: str, metadata: Mapping[str, str]) -> tuple[Source, frozenset[tuple[str, str]]]:
+    facts = {}
+    for key in (*Source._fields, "versions"):
+        if f"{METADATA_PREFIX}{key}" not in metadata:
+            raise _malformed(name, f"has no metadata {METADATA_PREFIX}{key}")
+        facts[key] = metadata[f"{METADATA_PREFIX}{key}"]
+    versions = _parse_json(name, "versions", facts.pop("versions"))
+    if not isinstance(versions, dict):
+        raise _malformed(name, f"metadata {METADATA_PREFIX}versions is not a JSON object")
+    return Source(**facts), frozenset((package, str(version)) for package, version in versions.items())
+
+
+def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Dropped calls are a fact of the flush, not of a row: they stand on all of its rows or on one."""
+    patterns: dict[Pattern, Counts] = {}
+    dropped: dict[tuple[int, str, int], int] = {}
+    for number, row in enumerate(rows):
+        place = f"row {number}"
+        counts = Counts(row["calls"], row["timed_calls"], row["timed_ns"])
+        if min(counts) < 0 or row["dropped"] < 0 or counts.timed_calls > counts.calls:
+            raise _malformed(
+                name, f"{place}: {counts}, dropped={row['dropped']}; expected 0 <= timed_calls <= calls, none negative"
+            )
+        pattern = _pattern(name, place, row)
+        patterns[pattern] = patterns.get(pattern, Counts()).plus(counts)
+        flush = (row["window_start_ns"], row["host"], row["process"])
+        dropped[flush] = max(dropped.get(flush, 0), row["dropped"])
+    return {"patterns": patterns, "dropped": sum(dropped.values())}
+
+
+def _pattern(name: str, place: str, row: Mapping[str, Any]) -> Pattern:
+    """The row's call pattern with its JSON in canonical form."""
+    axes = _parse_json(name, f"{place}, axes", row["axes"])
+    if not isinstance(axes, dict) or not all(type(extent) is int and extent > 0 for extent in axes.values()):
+        raise _malformed(name, f"{place}, axes: found {row['axes'][:80]}, expected extents of at least 1 by name")
+    try:
+        layouts = _layouts(row["layouts"])
+    except MalformedRecordError as error:
+        raise _malformed(name, f"{place}, layouts: {error}") from None
+    return Pattern(row["operator"], row["dtype"], _canonical(axes), _canonical(layouts))
+
+
+def _request_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    tokens: dict[str, Counter[int]] = {"prompt_tokens": Counter(), "generated_tokens": Counter()}
+    for number, row in enumerate(rows):
+        for column, counter in tokens.items():
+            if row[column] < 0:
+                raise _malformed(name, f"row {number}, {column}: found {row[column]}, expected at least 0")
+            counter[row[column]] += 1
+    return dict(tokens)
+
+
+def _parse_json(name: str, place: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _malformed(name, f"{place}: found {text[:80]!r}, expected JSON") from None
+
+
+def _canonical(value: Any) -> str:
+    return records.canonical_json(value).decode()
+
+
+def _malformed(name: str, fault: str) -> SpoolError:
+    return SpoolError(f"spool object {name}: {fault}; delete it, or look at the host that wrote it")
+
+
+def _workload(pattern: Pattern, counts: Counts) -> Workload:
+    return Workload(
+        operator=pattern.operator,
+        dtype=pattern.dtype,
+        axes=json.loads(pattern.axes),
+        inputs=_layouts(pattern.layouts),
+        calls=counts.calls,
+        time_ns=counts.time_ns,
+    )
+
+
+def _layouts(text: str) -> tuple[TensorLayout, ...]:
+    return records.parse(tuple[TensorLayout, ...], text, "list")
+
+
+def _joined(versions: Iterable[tuple[str, str]]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for package, version in sorted(versions):
+        joined[package] = f"{joined[package]}, {version}" if package in joined else version
+    return joined
+
+
+def _quantiles(counts: Counter[int]) -> Quantiles:
+    """The smallest value that at least that share of the requests does not exceed."""
+    values = sorted(counts.elements())
+    if not values:
+        return Quantiles()
+
+    def at(percent: int) -> int:
+        return values[max(0, -(-percent * len(values) // 100) - 1)]
+
+    return Quantiles(p10=at(10), p50=at(50), p90=at(90), p99=at(99), maximum=values[-1])
+
+
+def _utc(time_ns: int) -> str:
+    seconds, rest_ns = divmod(time_ns, 10**9)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=rest_ns // 1000)
+    return moment.isoformat(timespec="microseconds")
