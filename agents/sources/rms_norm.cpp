@@ -1,0 +1,28 @@
+/* out = x / sqrt(mean(x^2) + eps) * weight, one row at a time: the row is read, summed while it is in cache, and scaled.
+ *
+ * Tensors: x [tokens, hidden], weight [hidden], out [tokens, hidden].
+ */
+#include "rows.h"
+
+namespace {
+
+INLINE void normalise(const real *x, const real *weight, real *out, int64_t hidden, float eps) {
+    const float squares = sum_over_row(hidden, [&](int64_t i, auto some) INLINED {
+        const floats value = some.load(x + i);
+        return value * value;
+    });
+    const float scale = 1.0f / __builtin_sqrtf(squares / float(hidden) + eps);
+    for_row(hidden, [&](int64_t i, auto some) INLINED { some.store(out + i, some.load(x + i) * scale * some.load(weight + i)); });
+}
+
+}  // namespace
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+    const gm_tensor &x = call->inputs[0], &weight = call->inputs[1], &out = call->outputs[0];
+    const int64_t hidden = x.shape[1];
+    const float eps = float(call->scalars[0]);
+    for_each_row(x.shape[0], hidden, [&](int64_t row) INLINED {
+        normalise((const real *)x.data + row * x.stride[0], (const real *)weight.data, (real *)out.data + row * hidden, hidden, eps);
+    });
+    return 0;
+}

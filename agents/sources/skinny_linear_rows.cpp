@@ -1,0 +1,88 @@
+/* Dot products straight from the engine's layout: ROWS rows of the weight with TOKENS tokens at a time, vectors along K.
+ * Every weight comes from memory once; later token blocks find the rows in cache. Tokens are copied to a buffer
+ * first, interleaved by chunk: with rows a multiple of 4 KiB apart, all of them would share one set of the first cache.
+ */
+#include <cstdlib>
+
+#include "skinny_linear.h"
+
+namespace {
+
+/* Independent sums per dot product, as far as registers allow: few products need them to hide the latency of an addition. */
+template <int R, int T>
+constexpr int CHAINS = R * T * K_UNROLL <= 24 ? K_UNROLL : 1;
+
+/* The tokens of a block: chunk by chunk along K, one vector per token; zeros past the end of K. */
+INLINE void interleave(const Problem &p, floats *to) {
+    const int64_t chunks = (p.in_features + CHUNK - 1) / CHUNK;
+    for (int64_t first = 0; first < p.tokens; first += TOKENS) {
+        const int64_t size = p.tokens - first < TOKENS ? p.tokens - first : TOKENS;
+        for (int64_t c = 0; c < chunks; c++)
+            for (int64_t t = 0; t < size; t++) {
+                const real *const from = p.x + (first + t) * p.x_stride + c * CHUNK;
+                const int64_t left = p.in_features - c * CHUNK;
+                to[first * chunks + c * size + t] = left >= CHUNK ? load_chunk(from) : load_chunk_first(from, left);
+            }
+    }
+}
+
+template <int R, int T>
+INLINE void dot_products(const Problem &p, const floats *x, int64_t row, int64_t token) {
+    constexpr int U = CHAINS<R, T>;
+    floats sums[U][R][T] = {};
+    const real *w[R];
+    unroll<R>([&](auto r) INLINED { w[r] = p.weight + (row + r) * p.weight_stride; });
+    const int64_t K = p.in_features, ahead = PREFETCH_BLOCKS * R * p.weight_stride;
+    int64_t k = 0;
+    x += token * ((K + CHUNK - 1) / CHUNK);
+    for (; k + U * CHUNK <= K; k += U * CHUNK, x += U * T) {
+        if (PREFETCH_BLOCKS > 0 && token == 0)
+            unroll<R>([&](auto r) INLINED {
+                unroll<(U * CHUNK + LINE - 1) / LINE>([&](auto line) INLINED {
+                    __builtin_prefetch(w[r] + ahead + k + line * LINE, 0, PREFETCH_LOCALITY);
+                });
+            });
+        unroll<U>([&](auto u) INLINED {
+            unroll<R>([&](auto r) INLINED {
+                const floats ws = load_chunk(w[r] + k + u * CHUNK);
+                unroll<T>([&](auto t) INLINED { sums[u][r][t] = multiply_add(sums[u][r][t], ws, x[u * T + t]); });
+            });
+        });
+    }
+    for (; k < K; k += CHUNK, x += T) {
+        const int64_t count = K - k < CHUNK ? K - k : CHUNK;
+        unroll<R>([&](auto r) INLINED {
+            const floats ws = load_chunk_first(w[r] + k, count);
+            unroll<T>([&](auto t) INLINED { sums[0][r][t] = multiply_add(sums[0][r][t], ws, x[t]); });
+        });
+    }
+    unroll<R * T>([&](auto i) INLINED {
+        constexpr int r = i / T, t = i % T;
+        unroll<U - 1>([&](auto u) INLINED { sums[0][r][t] += sums[u + 1][r][t]; });
+        store_one(p.out + (token + t) * p.out_features + row + r, sum(sums[0][r][t]));
+    });
+}
+
+template <int R>
+void row_block(const Problem &p, const floats *x, int64_t row) {
+    for_tokens(p.tokens, [&](auto T, int64_t token) INLINED { dot_products<R, T>(p, x, row, token); });
+}
+
+}  // namespace
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+    const Problem p = read_problem(call);
+    const int64_t blocks = (p.out_features + ROWS - 1) / ROWS, chunks = (p.in_features + CHUNK - 1) / CHUNK;
+    floats *const x = (floats *)aligned_alloc(64, (p.tokens * chunks * sizeof(floats) + 63) / 64 * 64);
+    if (!x) return 1;
+    interleave(p, x);
+#pragma omp parallel for schedule(static) num_threads(THREADS) if (worth_threads(p))
+    for (int64_t block = 0; block < blocks; block++) {
+        int64_t row = block * ROWS;
+        if (row + ROWS <= p.out_features) row_block<ROWS>(p, x, row);
+        else
+            for (; row < p.out_features; row++) row_block<1>(p, x, row);
+    }
+    free(x);
+    return 0;
+}
