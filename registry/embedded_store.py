@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -126,7 +126,7 @@ def _started(folder: Path) -> Iterator[EmbeddedStore]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent(),
+            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - the hook makes two system calls and takes no lock
             env={name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ},
         )
     try:
@@ -200,7 +200,7 @@ def _executable() -> str:
     return found
 
 
-def _die_with_parent() -> object:
+def _die_with_parent() -> Callable[[], None]:
     """A hook that runs in the child between fork and exec: everything it needs is looked up beforehand."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()

@@ -1,0 +1,157 @@
+"""The host's cache: what was verified once, kept so that it can be verified again without a network.
+
+Files appear whole and synced. A process holds `locked` while it changes anything, so that several engines on one host
+can share a folder. Nothing in it is believed because it is there: content is hashed each time it is taken out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gristmill import durable_file, records, trust
+from gristmill.errors import CacheError, MalformedRecordError, RollbackError
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class GenerationRecord:
+    """What a generation consists of, by digest: enough to prove it again offline."""
+
+    targets_sha256: str
+    """The signed metadata of the targets role."""
+    role_sha256: str
+    """The signed metadata of the channel's role."""
+    policy_sha256: str
+    index_sha256: str
+
+
+@dataclass(frozen=True)
+class HighWater:
+    """The newest versions that this host has seen signed; nothing below is accepted, even if other files are lost."""
+
+    versions: dict[str, int]
+    """By name: a TUF role, or a channel's index path."""
+
+
+class Cache:
+    """A folder, made at the first use; see the module."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tuf = folder / "tuf"
+        """Belongs to `tuf.ngclient`."""
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Waits for the folder's lock and holds it; faults of the file system inside become `CacheError`.
+
+        Raises:
+            CacheError: the folder can't be written, or is full.
+        """
+        try:
+            self.tuf.mkdir(parents=True, exist_ok=True)
+            with (self.folder / "lock").open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise CacheError(
+                f"cache {self.folder}: {error.strerror or error}; free some space, or name a folder that this user "
+                "can write"
+            ) from error
+
+    def blob_path(self, sha256: str) -> Path:
+        """Where content with this digest is, or would be."""
+        return self.folder / trust.blob_key(sha256)
+
+    def find(self, sha256: str) -> bytes | None:
+        """The content with this digest; None if it is missing or damaged."""
+        try:
+            content = self.blob_path(sha256).read_bytes()
+        except OSError:
+            return None
+        return content if records.sha256_hex(content) == sha256 else None
+
+    def add(self, content: bytes) -> str:
+        """Keeps content under its digest, which is returned; replaces a damaged copy."""
+        sha256 = records.sha256_hex(content)
+        if self.find(sha256) is None:
+            self._write(self.blob_path(sha256), content)
+        return sha256
+
+    def find_attestation(self, manifest_sha256: str, attestor: str) -> bytes | None:
+        """An envelope as it was stored; to be verified by whoever takes it."""
+        try:
+            return (self.folder / trust.attestation_key(manifest_sha256, attestor)).read_bytes()
+        except OSError:
+            return None
+
+    def add_attestation(self, manifest_sha256: str, attestor: str, envelope: bytes) -> None:
+        self._write(self.folder / trust.attestation_key(manifest_sha256, attestor), envelope)
+
+    def load_generation(self, channel: trust.Channel) -> GenerationRecord | None:
+        """The channel's last good generation; None if there is none.
+
+        Raises:
+            CacheError: the record is damaged.
+        """
+        return self._load(GenerationRecord, self._generation_path(channel))
+
+    def save_generation(self, channel: trust.Channel, record: GenerationRecord) -> None:
+        self._write(self._generation_path(channel), records.canonical_json(record))
+
+    def raise_high_water(self, seen: dict[str, int]) -> None:
+        """Remembers versions, durably.
+
+        A new root starts the count of the other roles anew: that is how the holders of the root keys recover from a
+        stolen key that signed an absurdly high version.
+
+        Raises:
+            RollbackError: one of them is lower than one seen before; nothing was changed.
+            CacheError: the record is damaged.
+        """
+        path = self.folder / "high_water.json"
+        known = self._load(HighWater, path) or HighWater({})
+        before = known.versions
+        if seen["root"] > before.get("root", 0):
+            before = {name: version for name, version in before.items() if "/" in name}
+        for name, version in seen.items():
+            if version < before.get(name, 0):
+                raise RollbackError(
+                    f"the registry offers version {version} of {name}, but this host has seen {before[name]}; "
+                    "somebody replays an old state, or the store was restored from a backup"
+                )
+        after = {**before, **seen}
+        if after != known.versions:
+            self._write(path, records.canonical_json(HighWater(after)))
+
+    def host_id(self) -> str:
+        """A random name for this host's reports, made once: it tells nothing about the machine."""
+        path = self.folder / "host_id"
+        try:
+            return trust.checked_digest(path.read_text())
+        except FileNotFoundError:
+            made = secrets.token_hex(32)
+            self._write(path, made.encode())
+            return made
+
+    def _generation_path(self, channel: trust.Channel) -> Path:
+        return self.folder / "generations" / channel.index_path
+
+    def _write(self, path: Path, content: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        durable_file.write(path, content)
+
+    def _load(self, kind: type[R], path: Path) -> R | None:
+        try:
+            return records.parse(kind, path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return None
+        except MalformedRecordError as error:
+            raise CacheError(f"{error}; the file is damaged: delete it to start from the registry again") from None

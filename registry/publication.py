@@ -1,0 +1,165 @@
+"""Publication: kernel tables become what a channel's hosts run.
+
+Order of writes: files, manifests, attestations, index, metadata, timestamp. Nothing refers to what has not been
+written yet, and hosts see nothing before the last one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gristmill import records, store, trust
+from gristmill.errors import ObjectExistsError, TrustError
+from gristmill.kernel_table import Artifact
+from gristmill.store import ObjectStore
+from gristmill.trust import Channel
+from registry import doctor
+from registry.errors import PublicationError
+from registry.keys import Keyring
+from registry.promotion import Decision
+from registry.repository import Edit, Entry, Repository
+
+Decide = Callable[[Artifact, Artifact | None], Decision]
+"""Judges the gate: the new artifact against the one that is current. Called anew after a conflict."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is current after a change."""
+
+    channel: Channel
+    number: int
+    """`Generation.number` of the hosts that follow; 0 while nothing was ever published."""
+    index_sha256: str
+    manifests: dict[str, str]
+    """All tables of the channel: name to manifest digest."""
+    declined: dict[str, str] = field(default_factory=dict)
+    """Tables that were offered and not taken, with the gate's reason."""
+
+
+def publish(
+    object_store: ObjectStore,
+    keyring: Keyring,
+    channel: Channel,
+    artifacts: Sequence[Artifact],
+    files: Mapping[str, bytes],
+    decide: Decide,
+    reason: str = "promotion",
+) -> Published:
+    """Puts the artifacts that pass `decide` into a channel, beside the tables that are already there.
+
+    May be repeated after any failure; a second time changes nothing.
+
+    Args:
+        files: content by SHA-256 of every file that the artifacts name.
+        reason: why, for the log.
+
+    Raises:
+        PublicationError: a file is missing or is not what the artifact says.
+        UnconditionalStoreError: the store would lose concurrent promotions.
+        ConflictError: others were faster, many times.
+    """
+    manifests = _checked(channel, artifacts, files)
+    doctor.require_conditional_puts(object_store)
+    repository = Repository(object_store, keyring)
+    repository.initialise()
+    for content in files.values():
+        object_store.put_new(trust.blob_key(records.sha256_hex(content)), content)
+    for artifact in artifacts:
+        _put_manifest(object_store, keyring, artifact)
+    declined: dict[str, str] = {}
+
+    def edit(current: Entry | None) -> Edit | None:
+        declined.clear()
+        tables = dict(current.index.tables) if current else {}
+        taken: dict[str, str] = {}
+        for artifact, digest in zip(artifacts, manifests, strict=True):
+            name = artifact.table.name
+            if tables.get(name) == digest:
+                continue
+            decision = decide(artifact, read_manifest(object_store, tables[name]) if name in tables else None)
+            if decision.promote:
+                taken[name] = digest
+            else:
+                declined[name] = decision.reason
+        return Edit({**tables, **taken}, reason) if taken else None
+
+    return published(channel, repository.commit(channel, edit), declined)
+
+
+def move(object_store: ObjectStore, keyring: Keyring, source: Channel, target_name: str = "stable") -> Published:
+    """Makes another channel of the same hosts serve what `source` serves: all tables at once.
+
+    Raises:
+        PublicationError: nothing was ever published to `source`.
+    """
+    doctor.require_conditional_puts(object_store)
+    repository = Repository(object_store, keyring)
+    target = Channel(target_name, source.fleet, source.model, source.hardware)
+    entry = repository.current(source)
+    if entry is None:
+        raise PublicationError(f"{source}: nothing was published there yet, so nothing can move to {target_name}")
+    tables = entry.index.tables
+
+    def edit(current: Entry | None) -> Edit | None:
+        if current is not None and current.index.tables == tables:
+            return None
+        return Edit(dict(tables), f"moved from {source.name} {entry.index.number}")
+
+    return published(target, repository.commit(target, edit))
+
+
+def published(channel: Channel, entry: Entry | None, declined: Mapping[str, str] | None = None) -> Published:
+    """The answer for an index that is current."""
+    if entry is None:
+        return Published(channel, 0, "", {}, dict(declined or {}))
+    return Published(channel, entry.index.number, entry.sha256, dict(entry.index.tables), dict(declined or {}))
+
+
+def read_manifest(object_store: ObjectStore, sha256: str) -> Artifact:
+    """A manifest by digest.
+
+    Raises:
+        TrustError: the store holds something else under it.
+    """
+    content = store.read(object_store, trust.blob_key(sha256), trust.MAX_MANIFEST_BYTES)
+    if records.sha256_hex(content) != sha256:
+        raise TrustError(f"{object_store.url}: manifest {sha256[:12]} was tampered with; restore the object")
+    return records.parse(Artifact, content, f"manifest {sha256[:12]}")
+
+
+def _checked(channel: Channel, artifacts: Sequence[Artifact], files: Mapping[str, bytes]) -> list[str]:
+    """Refuses before anything is written; returns the manifests' digests."""
+    names = [artifact.table.name for artifact in artifacts]
+    if len(set(names)) != len(names) or not names:
+        raise PublicationError(f"{channel}: expected at least one artifact and one per table, found {names}")
+    for digest, content in files.items():
+        if records.sha256_hex(content) != digest:
+            raise PublicationError(f"{channel}: content given for {digest[:12]} has another digest")
+    for artifact in artifacts:
+        trust.check_artifact(artifact, artifact.table.name, channel.hardware)
+        for file in trust.all_files(artifact):
+            if file.sha256 not in files or len(files[file.sha256]) != file.size_bytes:
+                raise PublicationError(
+                    f"{artifact.table.name}: no content of {file.size_bytes} bytes was given for {file.path}"
+                )
+    return [records.digest(artifact) for artifact in artifacts]
+
+
+def _put_manifest(object_store: ObjectStore, keyring: Keyring, artifact: Artifact) -> None:
+    from securesystemslib.dsse import Envelope
+
+    content = records.canonical_json(artifact)
+    digest = records.sha256_hex(content)
+    object_store.put_new(trust.blob_key(digest), content)
+    envelope = Envelope(trust.statement(digest, artifact), trust.PAYLOAD_TYPE, {})
+    for signer in keyring.signers("judge"):
+        envelope.sign(signer)
+    key = trust.attestation_key(digest, "judge")
+    try:
+        object_store.put_new(key, json.dumps(envelope.to_dict(), sort_keys=True).encode())
+    except ObjectExistsError:
+        keys = [str(public.keyval["public"]) for public in keyring.public["judge"]]
+        trust.verify_attestation(store.read(object_store, key, trust.MAX_ATTESTATION_BYTES), digest, "judge", keys)

@@ -1,0 +1,65 @@
+"""Rollback: a higher version that says what an earlier one said, so that no host ever goes back in versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gristmill.store import ObjectStore
+from gristmill.trust import Channel
+from registry.errors import RollbackTargetError
+from registry.keys import Keyring
+from registry.publication import Published, published
+from registry.repository import Edit, Entry, Repository
+
+
+def history(object_store: ObjectStore, keyring: Keyring, channel: Channel) -> list[Entry]:
+    """The channel's states, newest first."""
+    return list(Repository(object_store, keyring).history(channel))
+
+
+def roll_back(object_store: ObjectStore, keyring: Keyring, channel: Channel, to: int | None = None) -> Published:
+    """Publishes the tables of an earlier state again.
+
+    Args:
+        to: number of that state, 0 for none at all. By default the one before what is served now: a second
+            rollback goes one state further back, not forth again. What others publish meanwhile is undone too.
+
+    Raises:
+        RollbackTargetError: there is no such state.
+    """
+    repository = Repository(object_store, keyring)
+    if repository.current(channel) is None:
+        raise RollbackTargetError(f"{channel}: nothing was published there, so nothing can be rolled back")
+    target = _target(repository.history(channel), channel, to)
+    tables = dict(target.index.tables) if target else {}
+    number = target.index.number if target else 0
+
+    def edit(current: Entry | None) -> Edit | None:
+        if current is not None and tables == current.index.tables:
+            return None
+        return Edit(tables, f"rollback to {number}", restores=number)
+
+    return published(channel, repository.commit(channel, edit))
+
+
+def _target(states: Iterator[Entry], channel: Channel, to: int | None) -> Entry | None:
+    """The state to restore; None is the one before the first."""
+    wanted: int | None = None
+    """Number of the state that is served in effect, once it is known."""
+    for state in states:
+        number = state.index.number
+        if to is not None:
+            if number == to:
+                return state
+            continue
+        if wanted == 0:
+            break
+        if wanted is None or number == wanted:
+            wanted = number if state.index.restores is None else state.index.restores
+            if wanted == number:
+                return next(states, None)
+    if to is None and wanted == 0:
+        raise RollbackTargetError(f"{channel}: already rolled back to before the first publication")
+    if to:
+        raise RollbackTargetError(f"{channel}: there is no state {to}; `./mill registry log` lists them")
+    return None
