@@ -178,10 +178,10 @@ def _compiled_run(document: DefinitionDocument) -> Callable[..., Any]:
     module = types.ModuleType(f"flashinfer_definition_{document.name}")
     try:
         exec(compile(document.reference, f"<reference of {document.name}>", "exec"), module.__dict__)
-    except (SyntaxError, ImportError, NameError) as error:
+    except Exception as error:  # foreign source may raise anything
         raise SchemaError(f"definition {document.name}: its reference does not load ({error})") from None
-    run = getattr(module, "run", None)
-    if not inspect.isfunction(run):
+    run: Callable[..., Any] | None = getattr(module, "run", None)
+    if not callable(run):
         raise SchemaError(f"definition {document.name}: its reference defines no function `run`")
     return run
 
