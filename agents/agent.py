@@ -1,0 +1,30 @@
+"""The seam between a search and whoever proposes candidates."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from agents.brief import Brief
+from kernels.candidate import Candidate
+from kernels.verdict import Verdict
+
+
+class Agent(Protocol):
+    """Proposes candidates and learns from their verdicts. One thread at a time calls it.
+
+    Several proposals may be out before the first verdict comes back, in any order or never. An agent
+    proposes no candidate twice, and none that it has learned of.
+    """
+
+    @property
+    def name(self) -> str:
+        """Stands in the origin of every candidate it proposes."""
+        ...
+
+    def propose(self, brief: Brief, count: int) -> list[Candidate]:
+        """At most `count` candidates; fewer, or none, when it has nothing new to offer."""
+        ...
+
+    def learn(self, candidate: Candidate, verdict: Verdict) -> None:
+        """Takes in a verdict. It may be on a candidate of an earlier session, or of another agent."""
+        ...

@@ -1,0 +1,75 @@
+"""Operators on independent rows: one pass or two over a row that stays in cache, and rows spread over threads.
+
+When it applies: element-wise work and sums along the last dimension, where the engine launches one library call per
+arithmetic step and each reads and writes memory anew. Pitfalls: waking threads costs as much as a few thousand
+elements, so small calls stay on the calling thread.
+"""
+
+from __future__ import annotations
+
+from agents.parameter_space import Parameter, ParameterSpace, Values
+from agents.pattern_source import PatternSource, Target
+
+UNROLLS = (4, 2, 1, 8)
+PARALLEL_FROM = (16384, 4096, 32768, 131072)
+"""Elements of a call from which threads are woken."""
+PARTS = (1024, 512, 4096)
+"""Elements of a row that are one piece of work."""
+SPECIALISTS = ((1, 64), (65, 1 << 20))
+HEADERS = ("rows.h", "vector.h")
+
+
+def _space(target: Target) -> ParameterSpace:
+    return ParameterSpace(
+        (
+            Parameter("LANES", target.lanes),
+            Parameter("UNROLL", UNROLLS),
+            Parameter("THREADS", target.threads),
+            Parameter("PARALLEL_FROM", PARALLEL_FROM, when=lambda values: values["THREADS"] > 1),
+        )
+    )
+
+
+def _parted_space(target: Target) -> ParameterSpace:
+    return ParameterSpace((*_space(target).parameters, Parameter("PART", PARTS)))
+
+
+def _defaults(target: Target) -> tuple[Values, ...]:
+    return (_space(target).complete(lambda parameter: parameter.choices[0]),)
+
+
+def _parted_defaults(target: Target) -> tuple[Values, ...]:
+    first = _parted_space(target).complete(lambda parameter: parameter.choices[0])
+    return ({**first, "PARALLEL_FROM": 4096} if target.cores > 1 else first,)
+
+
+def _pattern(name: str, operator: str, varying_axis: str, headers: tuple[str, ...] = HEADERS) -> PatternSource:
+    return PatternSource(
+        name=name,
+        operator=operator,
+        dtypes=("float32", "bfloat16"),
+        source=f"{operator}.cpp",
+        headers=headers,
+        varying_axis=varying_axis,
+        specialists=SPECIALISTS,
+        space=_space,
+        defaults=_defaults,
+    )
+
+
+RMS_NORM = _pattern("fused-row-passes", "rms_norm", "tokens")
+FUSED_ADD_RMS_NORM = _pattern("fused-row-passes", "fused_add_rms_norm", "tokens")
+ROTARY_EMBEDDING = _pattern("fused-row-passes", "rotary_embedding", "tokens")
+SOFTMAX = _pattern("fused-row-passes", "softmax", "rows", (*HEADERS, "exponential.h"))
+SILU_AND_MUL = PatternSource(
+    name="fused-elements",
+    operator="silu_and_mul",
+    dtypes=("float32", "bfloat16"),
+    source="silu_and_mul.cpp",
+    headers=(*HEADERS, "exponential.h"),
+    varying_axis="tokens",
+    specialists=SPECIALISTS,
+    space=_parted_space,
+    defaults=_parted_defaults,
+)
+PATTERNS = (RMS_NORM, FUSED_ADD_RMS_NORM, ROTARY_EMBEDDING, SOFTMAX, SILU_AND_MUL)

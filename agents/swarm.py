@@ -1,0 +1,45 @@
+"""Who searches, and which candidates survive: the best for each workload, not the best on average."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from agents.agent import Agent
+from agents.brief import Best, Brief
+from agents.pattern_agent import PatternAgent
+from agents.patterns import catalogue
+from kernels.verdict import Verdict
+
+
+def pattern_agents(brief: Brief, seed: int) -> list[Agent]:
+    """One agent per pattern that can write the brief's operator, the one to start with first.
+
+    Raises:
+        PatternError: no pattern can.
+    """
+    return [
+        PatternAgent(pattern, seed + index)
+        for index, pattern in enumerate(catalogue.patterns_for(brief.operator, brief.dtype))
+    ]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The best candidate per workload so far. A candidate counts where its interval lies above 1."""
+
+    best: dict[str, Best] = field(default_factory=dict)
+    """By digest of the workload."""
+
+    def with_verdict(self, verdict: Verdict) -> Selection:
+        """Takes in one verdict. On a workload, the higher median ratio wins; the first one stays on a tie."""
+        best = dict(self.best)
+        for timing in verdict.timings if verdict.won else ():
+            key = timing.workload.digest
+            if timing.ratio_low > 1 and (key not in best or timing.ratio > best[key].ratio):
+                best[key] = Best(timing.workload.label, verdict.candidate, timing.ratio)
+        return replace(self, best=best)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Digests of the survivors, each once, in the order in which their workloads were first won."""
+        return tuple(dict.fromkeys(entry.candidate for entry in self.best.values()))
