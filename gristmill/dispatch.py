@@ -61,7 +61,7 @@ class _Loaded:
 
 
 class Dispatcher:
-    """Holds the active generation and the sites of an engine process. Thread-safe; `active` is the hot path's only read.
+    """Holds the active generation and the sites of an engine process. Thread-safe; the hot path reads `active` only.
 
     Raises:
         KillSwitchError: from the constructor, on a `GRISTMILL_KILL` that means nothing. Later, such a value stops

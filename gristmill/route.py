@@ -35,7 +35,7 @@ class DispatchSettings:
 
 
 class LoadedKernel:
-    """One shared object with the weights it has packed. Packed weights live as long as the generation that uses them."""
+    """One shared object with the weights it has packed, which live as long as the generation that uses them."""
 
     def __init__(self, native: NativeKernel) -> None:
         self.native = native

@@ -174,7 +174,7 @@ def _patch_norm(attachment: Attachment, module: Any) -> None:
     site.add_weight(weight_H)
     call = Hook(attachment, site).call
 
-    def forward(hidden_states: Tensor) -> Tensor:
+    def forward(hidden_states: Tensor) -> Any:
         result = call(
             hidden_states.numel() // hidden,
             (hidden_states, module.weight),
@@ -197,7 +197,7 @@ def _patch_linear(attachment: Attachment, module: nn.Linear) -> None:
     site.add_weight(module.weight)
     call = Hook(attachment, site).call
 
-    def forward(x: Tensor) -> Tensor:
+    def forward(x: Tensor) -> Any:
         result = call(
             x.numel() // in_features,
             (x, module.weight),
@@ -293,7 +293,7 @@ def _patch_layer(attachment: Attachment, module: Any) -> None:
         total = residual + x
         return norm_forward(norm, total), total
 
-    def forward(hidden_states: Tensor, **kwargs: Any) -> Tensor:
+    def forward(hidden_states: Tensor, **kwargs: Any) -> Any:
         residual = hidden_states
         attended, _ = attention(hidden_states=input_norm(hidden_states), **kwargs)
         normed, residual = call(

@@ -39,9 +39,13 @@ class State:
     """Everything a decode step reads and changes, so that a block of steps can be repeated from it."""
 
     length: int
-    mask_BL: Tensor
-    positions_B: Tensor
-    next_B: Tensor
+    """Tokens in the cache, padding included."""
+    mask: Tensor
+    """[B, L]"""
+    positions: Tensor
+    """[B]"""
+    next_tokens: Tensor
+    """[B]"""
 
 
 class Batcher:
@@ -89,8 +93,8 @@ class Batcher:
     def trial_step(self) -> tuple[Tensor, Tensor]:
         """A decode step that leaves no trace in the sequences: `(token ids [B], logits [B, V])`."""
         logits_BV = self._forward()
-        self._probability_of_best(logits_BV)
         self._next_B = logits_BV.argmax(dim=-1)
+        self._probabilities_of(logits_BV, self._next_B)
         return self._next_B, logits_BV
 
     def retire(self) -> list[Sequence]:
@@ -106,7 +110,7 @@ class Batcher:
     def restore(self, state: State) -> None:
         """Back to a state of the same rows; what the cache held then was never overwritten."""
         self._cache.cut(state.length)
-        self._mask_BL, self._positions_B, self._next_B = state.mask_BL, state.positions_B, state.next_B
+        self._mask_BL, self._positions_B, self._next_B = state.mask, state.positions, state.next_tokens
 
     def _forward(self) -> Tensor:
         self._mask_BL = torch.nn.functional.pad(self._mask_BL, (0, 1), value=1)
@@ -121,13 +125,13 @@ class Batcher:
         logits_BV: Tensor = output.logits[:, -1]
         return logits_BV
 
-    def _probability_of_best(self, logits_BV: Tensor) -> Tensor:
-        return self._softmax(logits_BV.contiguous()).amax(dim=-1)
+    def _probabilities_of(self, logits_BV: Tensor, chosen_B: Tensor) -> list[float]:
+        return self._softmax(logits_BV.contiguous()).gather(1, chosen_B[:, None])[:, 0].tolist()
 
     def _choose(self, logits_BV: Tensor, sequences: list[Sequence]) -> Tensor:
         next_B = logits_BV.argmax(dim=-1)
-        probability_B = self._probability_of_best(logits_BV)
-        for sequence, token, probability in zip(sequences, next_B.tolist(), probability_B.tolist(), strict=True):
+        probabilities = self._probabilities_of(logits_BV, next_B)
+        for sequence, token, probability in zip(sequences, next_B.tolist(), probabilities, strict=True):
             sequence.tokens.append(token)
             sequence.probabilities.append(probability)
         return next_B

@@ -16,11 +16,14 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 HEADROOM_TOKENS = 64
 
 
-class AppendingLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
+class AppendingLayer(DynamicLayer):  # type: ignore[misc,no-untyped-call,unused-ignore]
     """One layer. `keys` and `values` are views of the filled part of their buffers."""
 
+    keys: Any
+    values: Any
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
         self._key_buffer: Tensor | None = None
         self._value_buffer: Tensor | None = None
 
@@ -56,28 +59,29 @@ def _grown(filled: Tensor, length: int, states: Tensor, end: int) -> Tensor:
     return buffer
 
 
-class BatchCache(DynamicCache):  # type: ignore[misc]
+class BatchCache(DynamicCache):
     """The cache of one running batch."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
-        self.layers = [AppendingLayer() for _ in range(layers)]
+        self.appending = [AppendingLayer() for _ in range(layers)]
+        self.layers = [*self.appending]
 
     @property
     def length(self) -> int:
         """Tokens held, padding included."""
-        return int(self.layers[0].get_seq_length())
+        return int(self.appending[0].get_seq_length())
 
     def cut(self, length: int) -> None:
         """Returns to an earlier length; what was held then is unchanged."""
-        for layer in self.layers:
+        for layer in self.appending:
             layer.cut(length)
 
     def joined(self, other: BatchCache) -> BatchCache:
         """A cache with the rows of both, the shorter one padded on the left with zeros."""
         length = max(self.length, other.length)
-        result = BatchCache(len(self.layers))
-        for layer, own, new in zip(result.layers, self.layers, other.layers, strict=True):
+        result = BatchCache(len(self.appending))
+        for layer, own, new in zip(result.appending, self.appending, other.appending, strict=True):
             layer.hold(
                 torch.cat([_padded(own.keys, length), _padded(new.keys, length)]),
                 torch.cat([_padded(own.values, length), _padded(new.values, length)]),
@@ -86,8 +90,8 @@ class BatchCache(DynamicCache):  # type: ignore[misc]
 
     def kept(self, rows: list[int], first: int) -> BatchCache:
         """A cache of some rows, without the first tokens, which must be padding in all of them."""
-        result = BatchCache(len(self.layers))
-        for layer, own in zip(result.layers, self.layers, strict=True):
+        result = BatchCache(len(self.appending))
+        for layer, own in zip(result.appending, self.appending, strict=True):
             layer.hold(own.keys[rows, :, first:], own.values[rows, :, first:])
         return result
 

@@ -42,11 +42,11 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def build_model(shape: ModelShape, dtype: str = "float32", seed: int = 0) -> Any:
-    """A `LlamaForCausalLM` in evaluation mode. The same seed gives the same weights; the global generator is left alone."""
+    """A `LlamaForCausalLM` in evaluation mode. The same seed gives the same weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
+    sizes: dict[str, Any] = dict(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
@@ -63,5 +63,5 @@ def build_model(shape: ModelShape, dtype: str = "float32", seed: int = 0) -> Any
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        model: Any = LlamaForCausalLM(LlamaConfig(**sizes))
     return model.to(torch_dtype(dtype)).eval().requires_grad_(False)

@@ -1,0 +1,123 @@
+"""The host: polls a channel, stages what it finds, and tells what happened. Knows no engine.
+
+The engine calls `boundary` between its steps; everything slow happens on the host's own thread.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gristmill.dispatch import Dispatcher
+from gristmill.errors import GristmillError
+from gristmill.generation import Generation
+
+
+class ChannelReader(Protocol):
+    """What a host needs of the puller."""
+
+    def poll(self) -> Generation | None:
+        """A newer verified generation, or None."""
+        ...
+
+    def last_good(self) -> Generation | None:
+        """The newest verified generation in the local cache, without network."""
+        ...
+
+
+@dataclass(frozen=True)
+class HostEvent:
+    """Something that the fleet's operators want to know."""
+
+    kind: str
+    """`staged`, `swap`, `rollback`, `refusal` or `poll_failed`."""
+    generation: int
+    detail: dict[str, Any]
+
+
+class Host:
+    """One engine process's link to its channel.
+
+    `emit` is called from both the host's thread and the engine's. A channel that fails is reported once per distinct
+    reason, and the last good generation goes on serving.
+    """
+
+    def __init__(
+        self,
+        channel: ChannelReader,
+        dispatcher: Dispatcher,
+        emit: Callable[[HostEvent], None],
+        interval_s: float = 15.0,
+    ) -> None:
+        self._channel = channel
+        self._dispatcher = dispatcher
+        self._emit = emit
+        self._interval_s = interval_s
+        self._last_problem = ""
+        self._served: list[frozenset[str]] = [_candidates(dispatcher.generation)]
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Stages the last good generation from the cache, then polls from a daemon thread, with 10 % jitter."""
+
+        def loop() -> None:
+            self._guard(lambda: self._stage(self._channel.last_good()))
+            while True:
+                self.poll_once()
+                if self._stopped.wait(self._interval_s * random.uniform(0.9, 1.1)):
+                    return
+
+        self._thread = threading.Thread(target=loop, name="gristmill-host", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; what is active stays active."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def poll_once(self) -> None:
+        """One look at the channel; a generation that passes its smoke tests is staged."""
+        if not self._dispatcher.kill.sampling:
+            self._guard(lambda: self._stage(self._channel.poll()))
+
+    def boundary(self) -> HostEvent | None:
+        """To be called by the engine between steps; swaps in what is staged."""
+        swap = self._dispatcher.step_boundary()
+        if swap is None:
+            return None
+        now = _candidates(self._dispatcher.generation)
+        kind = "rollback" if now != self._served[-1] and now in self._served else "swap"
+        self._served.append(now)
+        event = HostEvent(kind, swap.generation, {"previous": swap.previous, "entries": swap.entries})
+        self._emit(event)
+        return event
+
+    def _stage(self, generation: Generation | None) -> None:
+        if generation is None or generation.number == self._dispatcher.generation.number:
+            return
+        refusals = self._dispatcher.stage(generation)
+        for refusal in refusals:
+            detail = {"operator": refusal.operator, "candidate": refusal.candidate, "reason": refusal.reason}
+            self._emit(HostEvent("refusal", refusal.generation, detail))
+        if not refusals:
+            self._emit(HostEvent("staged", generation.number, {"tables": [table.name for table in generation.tables]}))
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self._last_problem = ""
+        except (GristmillError, OSError) as error:
+            problem = str(error)
+            if problem != self._last_problem:
+                self._last_problem = problem
+                self._emit(HostEvent("poll_failed", self._dispatcher.generation.number, {"reason": problem}))
+
+
+def _candidates(generation: Generation) -> frozenset[str]:
+    """What identifies a generation's content whatever its number."""
+    return frozenset(entry.candidate for table in generation.tables for entry in table.entries)

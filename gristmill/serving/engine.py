@@ -1,0 +1,216 @@
+"""The engine process: model, dispatcher, sampler, spool and host put together, and the loop that obeys commands."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import queue
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gristmill import __version__, records
+from gristmill.adapters.transformers import attach
+from gristmill.dispatch import Dispatcher
+from gristmill.errors import GristmillError, ServingError
+from gristmill.hardware import local_cpu
+from gristmill.host import Host, HostEvent
+from gristmill.route import DispatchSettings
+from gristmill.sampler import DEFAULT_PERIOD, Sampler
+from gristmill.serving.model import ModelShape, build_model
+from gristmill.serving.paired import PairedSettings, run_paired
+from gristmill.serving.protocol import Command, LineWriter, PairedCommand, PlainCommand, ReplayCommand
+from gristmill.serving.replay import ReplayHooks, serve
+from gristmill.spool import Identity, Spool
+
+IDLE_S = 0.05
+"""How often an idle engine passes a step boundary."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Everything a serving process is started with. Without a store it neither pulls nor spools."""
+
+    model: str = "reference"
+    """Name of the model in fleets, channels and spools."""
+    shape: ModelShape = field(default_factory=ModelShape)
+    dtype: str = "float32"
+    seed: int = 0
+    threads: int = 0
+    """Of torch within an operator; 0 leaves its default."""
+    store: str = ""
+    fleet: str = "demo"
+    channel: str = "stable"
+    root_file: str = ""
+    """Trusted root metadata. Without it the process spools but does not pull."""
+    cache_dir: str = ""
+    poll_s: float = 1.0
+    sampling: bool = True
+    sample_period: int = DEFAULT_PERIOD
+    spool_s: float = 10.0
+    shadow_every: int = 1024
+
+
+class Engine:
+    """A serving process without its streams. `run` returns when told to quit or when `closed` is set."""
+
+    def __init__(self, settings: EngineSettings, writer: LineWriter) -> None:
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self._settings = settings
+        self._writer = writer
+        self._hardware = local_cpu().key
+        self.closed = threading.Event()
+        self.commands: queue.Queue[Command] = queue.Queue()
+        self.dispatcher = Dispatcher(
+            settings.channel, self._hardware, DispatchSettings(shadow_every=settings.shadow_every)
+        )
+        sampler = Sampler(settings.sample_period) if settings.sampling else None
+        self._model = build_model(settings.shape, settings.dtype, settings.seed)
+        self._attachment = attach(self._model, self.dispatcher, sampler)
+        self._spool = self._open_spool(sampler) if settings.store and sampler else None
+        self._host = self._open_host() if settings.store and settings.root_file else None
+
+    def run(self) -> None:
+        """Obeys commands until closed; requests being served then are dropped."""
+        if self._spool:
+            self._spool.start(self._settings.spool_s)
+        if self._host:
+            self._host.start()
+        self._writer.write("ready", **self.status())
+        try:
+            while not self.closed.is_set():
+                self._boundary()
+                try:
+                    command = self.commands.get(timeout=IDLE_S)
+                except queue.Empty:
+                    continue
+                self._obey(command)
+        finally:
+            self._shut_down()
+
+    def status(self) -> dict[str, Any]:
+        """Counters and generation. Safe from any thread."""
+        return {
+            "fleet": self._settings.fleet,
+            "model": self._settings.model,
+            "channel": self._settings.channel,
+            "hardware": self._hardware,
+            "dtype": self._settings.dtype,
+            "shape": self._settings.shape,
+            **self.dispatcher.status(),
+        }
+
+    def _obey(self, command: Command) -> None:
+        try:
+            result = self._result(command)
+        except GristmillError as error:
+            self._writer.write("error", id=command.id, message=str(error))
+            return
+        self._writer.write("result", id=command.id, result=result)
+
+    def _result(self, command: Command) -> Any:
+        hooks = ReplayHooks(
+            boundary=self._boundary,
+            stop=self.closed.is_set,
+            progress=lambda progress: self._writer.write("progress", id=command.id, **progress),
+        )
+        if isinstance(command, ReplayCommand):
+            return self._replay(command, hooks)
+        if isinstance(command, PairedCommand):
+            settings = PairedSettings(
+                command.concurrency, command.pairs, command.block_steps, command.seed, command.time_operators
+            )
+            results = run_paired(self._model, self._attachment, command.requests, settings, hooks)
+            return {"generation": self.dispatcher.generation.number, "runs": results}
+        return self._plain(command)
+
+    def _plain(self, command: PlainCommand) -> Any:
+        if command.command == "flush":
+            if self._spool is None:
+                raise ServingError("flush: this process does not spool; start it with a store and sampling on")
+            return self._spool.flush()
+        if command.command == "quit":
+            self.closed.set()
+        return self.status()
+
+    def _replay(self, command: ReplayCommand, hooks: ReplayHooks) -> Any:
+        start_ns = time.time_ns()
+        spool = self._spool
+        if spool is not None:
+            hooks.finished = lambda request: spool.add_request(
+                request.prompt_tokens, request.generated_tokens, start_ns + round(request.arrival_s * 1e9)
+            )
+        before = self.dispatcher.hits()
+        result = serve(self._model, self._attachment, command.requests, command.concurrency, command.seed, hooks)
+        after = self.dispatcher.hits()
+        digest = records.digest(result.tokens)
+        if not command.detail:
+            result = replace(result, steps=(), tokens=(), probabilities=())
+        return {
+            **records.encode(result),
+            "tokens_digest": digest,
+            "generation": self.dispatcher.generation.number,
+            "hits": {name: count - before.get(name, 0) for name, count in after.items()},
+        }
+
+    def _boundary(self) -> None:
+        if self._host is not None:
+            self._host.boundary()
+        else:
+            self.dispatcher.step_boundary()
+
+    def _open_spool(self, sampler: Sampler) -> Spool:
+        from gristmill.store import open_store
+
+        settings = self._settings
+        identity = Identity(settings.fleet, settings.model, self._hardware, _versions())
+        waiting = Path(settings.cache_dir or ".") / "spool"
+        return Spool(open_store(settings.store, os.environ), identity, sampler, waiting)
+
+    def _open_host(self) -> Host:
+        from gristmill.pull import Puller
+        from gristmill.store import open_store
+
+        settings = self._settings
+        if not settings.cache_dir:
+            raise ServingError("serving: a channel is followed, but no cache folder is named; give --cache-dir")
+        try:
+            root = Path(settings.root_file).read_bytes()
+        except OSError as error:
+            raise ServingError(f"trusted root {settings.root_file}: cannot be read ({error.strerror})") from None
+        puller = Puller(
+            open_store(settings.store, os.environ),
+            root,
+            settings.fleet,
+            settings.model,
+            self._hardware,
+            settings.channel,
+            Path(settings.cache_dir),
+        )
+        return Host(puller, self.dispatcher, self._tell, settings.poll_s)
+
+    def _tell(self, event: HostEvent) -> None:
+        self._writer.write(event.kind, generation=event.generation, **event.detail)
+
+    def _shut_down(self) -> None:
+        if self._host:
+            self._host.stop()
+        if self._spool:
+            try:
+                self._spool.stop()
+            except GristmillError as error:
+                self._writer.write("error", id="", message=str(error))
+        self._attachment.detach()
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "gristmill": __version__,
+        "torch": torch.__version__,
+        "transformers": importlib.metadata.version("transformers"),
+    }
