@@ -1,0 +1,418 @@
+"""The judge: takes a candidate through every gate and says what it is, with the evidence.
+
+It owns the clock, the seeds, the expected outputs and the verdict; candidates run in sandboxed processes that see none of them.
+A candidate is `faster` if on at least one workload the 95 % interval of its ratio lies above 1 plus the policy's `min_gain`, and
+`slower` if it is right but that is not proven.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from gristmill.workload import ITEM_BYTES, Workload
+from harness import lease, static_rules
+from harness.arena import Arena, Layout, SharedFile, lay_out
+from harness.builder import Build, Builder, BuildPool
+from harness.draws import Draws
+from harness.errors import BaselineError, FlagError
+from harness.policy import JudgePolicy
+from harness.sandbox import Sandboxed
+from harness.session import (
+    Finding,
+    RunnerKind,
+    Session,
+    as_baseline_error,
+    load_message,
+    start_baseline_session,
+    start_candidate_session,
+)
+from harness.timing import PairedTiming
+from harness.trial import CHECKED_SETS, Trial
+from kernels import catalogue, roofline
+from kernels.candidate import Candidate, Language
+from kernels.definition import Definition
+from kernels.errors import UnknownOperatorError
+from kernels.inputs import edge_workloads
+from kernels.roofline import Peaks
+from kernels.verdict import Status, Verdict, WorkloadTiming
+
+COMPILED_BASELINE = "compile"
+KEPT_DRAWS_BYTES = 512 << 20
+CACHE_SHARE = 4
+"""Inputs that rotate over fewer last-level caches than this may partly come from a cache; the floor allows for it."""
+BUILD_WORKERS = 2
+
+
+class Judge:
+    """Judges candidates on this host's CPU. A context manager: it keeps warm runners, and ends them on exit.
+
+    One judge serves one thread at a time; several judges, in any processes, take turns at measuring through the lease.
+
+    Raises:
+        HostFaultError: the host lacks what a judge needs.
+    """
+
+    def __init__(self, work_dir: Path, policy: JudgePolicy, peaks: Peaks) -> None:
+        self.policy = policy
+        self.peaks = peaks
+        self._work_dir = work_dir
+        self._inputs = SharedFile("inputs", writable_by_runner=False)
+        self._builder: Builder | None = None
+        self._pool: BuildPool | None = None
+        self._builds: dict[str, Future[Build]] = {}
+        self._baseline: tuple[str, Session] | None = None
+        self._spare: tuple[RunnerKind, Session, Sandboxed] | None = None
+        self._draws: OrderedDict[tuple[str, str], Draws] = OrderedDict()
+        self._draws_uses = 0
+        self._seed = secrets.randbits(48)
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every runner and gives back all shared memory."""
+        if self._pool is not None:
+            self._pool.close()
+        if self._spare is not None:
+            self._spare[1].close()
+            self._spare = None
+        if self._baseline is not None:
+            self._baseline[1].close()
+            self._baseline = None
+        self._inputs.close()
+
+    def prepare(self, candidate: Candidate) -> None:
+        """Starts building a candidate in the background; `judge` will find it built."""
+        if candidate.language is Language.CPP and candidate.digest not in self._builds:
+            if self._pool is None:
+                self._pool = BuildPool(self.builder, BUILD_WORKERS)
+            self._builds[candidate.digest] = self._pool.submit(candidate)
+
+    @property
+    def builder(self) -> Builder:
+        """The builder, made when it is first needed.
+
+        Raises:
+            NoCompilerError: there is no compiler.
+        """
+        if self._builder is None:
+            self._builder = Builder(self._work_dir / "builds")
+        return self._builder
+
+    def judge(
+        self,
+        candidate: Candidate,
+        workloads: Sequence[Workload],
+        *,
+        held_out: Sequence[Workload] = (),
+        edges: bool = True,
+        seed: int | None = None,
+        baseline: str = "eager",
+    ) -> Verdict:
+        """The verdict on one candidate. `workloads` are checked and timed, `held_out` and edges only checked.
+
+        Args:
+            baseline: what to time against: `eager`, another of the definition's baselines, or `compile` for torch.compile.
+            seed: from which inputs are drawn; random, and shared by `draws_uses` candidates, if not given.
+
+        Raises:
+            GristmillError: for faults of this host or of the caller, never for what a candidate does.
+        """
+        start = time.monotonic()
+        self._turn_page(seed)
+        blank = Verdict(
+            status=Status.REJECTED,
+            reason="",
+            candidate=candidate.digest,
+            operator=candidate.operator,
+            seed=self._seed,
+            host=self._host(candidate, baseline),
+        )
+        try:
+            verdict = self._judge(blank, candidate, workloads, held_out, edges, baseline)
+        except Finding as finding:
+            verdict = replace(blank, status=finding.status, reason=finding.reason, mismatches=finding.mismatches)
+        return replace(verdict, duration_s=time.monotonic() - start)
+
+    def time_baselines(self, workloads: Sequence[Workload], names: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Median nanoseconds per call by baseline and workload label, each name timed in turn within this call.
+
+        Raises:
+            BaselineError: a baseline does not exist or does not run.
+        """
+        times: dict[str, dict[str, float]] = {name: {} for name in names}
+        with lease.hold():
+            for workload in workloads:
+                definition = catalogue.operator(workload.operator)
+                layout = lay_out(definition, workload)
+                arena = Arena(self._inputs, layout.inputs, layout.sets)
+                source = self._source(definition, workload, definition.regimes[0])
+                everything = torch.arange(layout.sets)
+                source.fill(arena, everything, range(len(layout.inputs)), torch.Generator().manual_seed(self._seed))
+                for name in names:
+                    times[name][workload.label] = self._time_baseline(definition, name, layout)
+        return times
+
+    def _time_baseline(self, definition: Definition, name: str, layout: Layout) -> float:
+        session = self._baseline_session(definition, name)
+        rng = random.Random(self._seed)
+        samples = []
+        try:
+            session.plan(layout, self.policy.deadline_s * 6)
+            per_call_ns = session.run([0], self.policy.deadline_s * 6)
+            for _ in range(self.policy.stop.min_pairs + 1):
+                count = max(1, min(layout.sets, int(self.policy.batch_ns / per_call_ns)))
+                per_call_ns = session.run(rng.sample(range(layout.sets), count), self.policy.deadline_s * 6) / count
+                samples.append(per_call_ns)
+        except Finding as finding:
+            self._drop_baseline()
+            raise as_baseline_error(name, finding) from None
+        return sorted(samples[1:])[len(samples[1:]) // 2]
+
+    def _judge(
+        self,
+        blank: Verdict,
+        candidate: Candidate,
+        workloads: Sequence[Workload],
+        held_out: Sequence[Workload],
+        edges: bool,
+        baseline: str,
+    ) -> Verdict:
+        definition = _definition(candidate)
+        _check_baseline(definition, baseline)
+        admitted = [workload for workload in workloads if candidate.domain.admits(workload)]
+        if not admitted:
+            raise Finding(Status.REJECTED, f"its domain admits none of the {len(workloads)} workloads")
+        why = static_rules.refusal(candidate)
+        if why is not None:
+            raise Finding(Status.REJECTED, why)
+        notes = "".join(f"{sighting}\n" for sighting in static_rules.inspect_source(candidate))
+        build = self._build(candidate)
+        built = replace(blank, build_log=notes + build.log, object_sha256=build.sha256)
+        if build.path is None and candidate.language is Language.CPP:
+            return replace(built, status=Status.BUILD_FAILED, reason=_first_error(build.log))
+        checked = [*(edge_workloads(definition, candidate.domain.dtype, candidate.domain) if edges else ())]
+        checked += [workload for workload in held_out if candidate.domain.admits(workload)]
+        with lease.hold(), self._candidate_session(candidate, build) as (session, process):
+            built = replace(built, isolation=process.isolation)
+            deadline = time.monotonic() + self.policy.total_s
+            try:
+                return self._run(built, candidate, definition, admitted, checked, baseline, session, deadline)
+            except Finding as finding:
+                return replace(built, status=finding.status, reason=finding.reason, mismatches=finding.mismatches)
+
+    def _run(
+        self,
+        built: Verdict,
+        candidate: Candidate,
+        definition: Definition,
+        workloads: Sequence[Workload],
+        checked: Sequence[Workload],
+        baseline: str,
+        session: Session,
+        deadline: float,
+    ) -> Verdict:
+        rng = random.Random(secrets.randbits(64))  # chosen after the candidate was loaded
+        for workload in (*checked, *workloads):
+            trial = self._trial(definition, workload, session, candidate.needs_setup, rng, CHECKED_SETS)
+            everywhere = workload in checked or self.policy.regimes_per_workload is None
+            for regime in self._regimes(definition, everywhere, rng):
+                trial.check(self._source(definition, workload, regime))
+                if time.monotonic() > deadline:
+                    raise Finding(Status.TIMED_OUT, f"not checked within {self.policy.total_s:.0f} s")
+        timings: list[WorkloadTiming] = []
+        setup_ns: dict[str, int] = {}
+        with _single_threaded():
+            for workload in workloads:
+                trial = self._trial(definition, workload, session, candidate.needs_setup, rng, None)
+                source = self._source(definition, workload, definition.regimes[0])
+                paired = trial.time(source, self._baseline_session(definition, baseline), deadline)
+                timings.append(self._evidence(definition, trial.layout, paired))
+                if candidate.needs_setup:
+                    setup_ns[workload.label] = trial.setup_ns
+        return self._decide(replace(built, timings=tuple(timings), setup_ns=setup_ns))
+
+    def _decide(self, measured: Verdict) -> Verdict:
+        """`faster` or `slower` by the rule in the module's docstring."""
+        timings = measured.timings
+        calls = [max(1, timing.workload.calls) for timing in timings]
+        candidate_ns = sum(n * timing.candidate_ns for n, timing in zip(calls, timings, strict=True))
+        baseline_ns = sum(n * timing.baseline_ns for n, timing in zip(calls, timings, strict=True))
+        best = max(timings, key=lambda timing: timing.ratio_low)
+        status = Status.FASTER if best.ratio_low > 1 + self.policy.min_gain else Status.SLOWER
+        reason = (
+            f"{'proven' if status is Status.FASTER else 'not proven'} faster; best on {best.workload.label}: "
+            f"{best.ratio:.2f}x ({best.ratio_low:.2f} to {best.ratio_high:.2f}), {best.roofline_fraction:.0%} of the roofline"
+        )
+        return replace(measured, status=status, reason=reason, ratio=baseline_ns / candidate_ns)
+
+    def _evidence(self, definition: Definition, layout: Layout, paired: PairedTiming) -> WorkloadTiming:
+        """The timing of one workload.
+
+        Raises:
+            Finding: the candidate was faster than this machine can be.
+        """
+        workload = layout.workload
+        rotated = sum(place.room for place in layout.inputs) * layout.sets
+        cached = rotated < CACHE_SHARE * self.peaks.l3_bytes
+        floor_ns = roofline.floor_ns(definition, workload, self.peaks, cached=cached)
+        candidate_ns = paired.candidate_ns
+        if candidate_ns < floor_ns:
+            reason = f"{workload.label}: {candidate_ns:.0f} ns a call, but this machine needs {floor_ns:.0f} ns at least"
+            raise Finding(Status.CHEATED, reason)
+        moved = definition.cost(workload.axes, ITEM_BYTES[workload.dtype]).bytes_moved
+        return WorkloadTiming(
+            workload=workload,
+            ratio=paired.ratio.median,
+            ratio_low=paired.ratio.low,
+            ratio_high=paired.ratio.high,
+            candidate_ns=candidate_ns,
+            baseline_ns=paired.baseline_ns,
+            pairs=len(paired.pairs),
+            roofline_fraction=roofline.roofline_ns(definition, workload, self.peaks, cached=cached) / candidate_ns,
+            bandwidth_gb_s=moved / candidate_ns,
+        )
+
+    def _trial(
+        self,
+        definition: Definition,
+        workload: Workload,
+        session: Session,
+        needs_setup: bool,
+        rng: random.Random,
+        sets: int | None,
+    ) -> Trial:
+        layout = lay_out(definition, workload) if sets is None else lay_out(definition, workload, sets)
+        assert session.outputs is not None
+        return Trial(
+            definition,
+            layout,
+            Arena(self._inputs, layout.inputs, layout.sets),
+            Arena(session.outputs, layout.outputs, layout.sets),
+            session,
+            needs_setup=needs_setup,
+            policy=self.policy,
+            rng=rng,
+        )
+
+    def _regimes(self, definition: Definition, everywhere: bool, rng: random.Random) -> list[str]:
+        first, *others = definition.regimes
+        count = len(others) if everywhere else (self.policy.regimes_per_workload or 1) - 1
+        return [first, *rng.sample(others, min(count, len(others)))]
+
+    def _source(self, definition: Definition, workload: Workload, regime: str) -> Draws:
+        """Base draws by workload and regime; the oldest go when they take more than `KEPT_DRAWS_BYTES`."""
+        key = (workload.digest, regime)
+        if key not in self._draws:
+            kept = sum(draws.size_bytes for draws in self._draws.values())
+            while self._draws and kept > KEPT_DRAWS_BYTES:
+                kept -= self._draws.popitem(last=False)[1].size_bytes
+            number = int.from_bytes(f"{key}".encode()[:6], "big")
+            self._draws[key] = Draws(definition, workload, regime, (self._seed ^ number) & (2**62 - 1))
+        self._draws.move_to_end(key)
+        return self._draws[key]
+
+    def _turn_page(self, seed: int | None) -> None:
+        """New base draws when a seed is asked for, or when enough candidates have been judged on the old ones."""
+        self._draws_uses += 1
+        if seed is not None or self._draws_uses > self.policy.draws_uses:
+            self._draws.clear()
+            self._draws_uses = 1
+            self._seed = secrets.randbits(48) if seed is None else seed
+
+    def _build(self, candidate: Candidate) -> Build:
+        if candidate.language is not Language.CPP:
+            return Build(None, "", "", cached=False)
+        try:
+            ahead = self._builds.pop(candidate.digest, None)
+            return ahead.result() if ahead is not None else self.builder.build(candidate)
+        except FlagError as error:
+            raise Finding(Status.REJECTED, str(error)) from None
+
+    @contextlib.contextmanager
+    def _candidate_session(self, candidate: Candidate, build: Build) -> Iterator[tuple[Session, Sandboxed]]:
+        """A warm runner with the candidate loaded; the next one comes up while this one works."""
+        kind = RunnerKind(candidate.language, self.policy.thread_count)
+        if self._spare is not None and self._spare[0] != kind:
+            self._spare[1].close()
+            self._spare = None
+        session, process = self._spare[1:] if self._spare else start_candidate_session(kind, self._inputs)
+        self._spare = None
+        try:
+            process.wait_ready()
+            session.load(load_message(candidate, build.path, self.policy.thread_count))
+            yield session, process
+        finally:
+            session.close()
+            self._spare = (kind, *start_candidate_session(kind, self._inputs))
+
+    def _baseline_session(self, definition: Definition, name: str) -> Session:
+        """The baselines' process, with that baseline loaded."""
+        wanted = f"{definition.name}/{name}"
+        if self._baseline is None:
+            self._baseline = ("", start_baseline_session(self.policy.thread_count, self._inputs))
+        loaded, session = self._baseline
+        if loaded != wanted:
+            try:
+                session.load({"operator": definition.name, "baseline": name})
+            except Finding as finding:
+                self._drop_baseline()
+                raise as_baseline_error(name, finding) from None
+            self._baseline = (wanted, session)
+        return session
+
+    def _drop_baseline(self) -> None:
+        if self._baseline is not None:
+            self._baseline[1].close()
+            self._baseline = None
+
+    def _host(self, candidate: Candidate, baseline: str) -> dict[str, str]:
+        facts = {"hardware": self.peaks.hardware, "torch": torch.__version__, "baseline": baseline}
+        if candidate.language is Language.CPP:
+            facts["compiler"] = self.builder.compiler_version
+        return facts
+
+
+def _definition(candidate: Candidate) -> Definition:
+    try:
+        return catalogue.operator(candidate.operator)
+    except UnknownOperatorError as error:
+        raise Finding(Status.REJECTED, str(error)) from None
+
+
+def _check_baseline(definition: Definition, name: str) -> None:
+    if name != COMPILED_BASELINE and name not in definition.baselines:
+        known = ", ".join([*definition.baselines, COMPILED_BASELINE])
+        raise BaselineError(f"operator {definition.name} has no baseline {name!r}: choose one of {known}")
+
+
+def _first_error(log: str) -> str:
+    lines = log.splitlines()
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "the compiler said nothing")
+
+
+@contextlib.contextmanager
+def _single_threaded() -> Iterator[None]:
+    """torch's own threads spin for a while after they worked: here they would steal the cores that are being measured."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,57 @@
+"""How thorough the judge is: budgets, thresholds and deadlines, by purpose."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from harness.comparer import FACTOR
+from harness.timing import StopRule
+
+
+@dataclass(frozen=True)
+class JudgePolicy:
+    """All numbers of a judgement. They are reported nowhere else: a verdict under another policy is another verdict."""
+
+    stop: StopRule
+    min_gain: float
+    """`faster` needs a workload whose ratio's interval lies above 1 plus this: room for what noise does to the best of
+    several workloads."""
+    error_factor: float = FACTOR
+    """How many times the baseline's error a candidate may have."""
+    regimes_per_workload: int | None = 2
+    """Input distributions tried on each captured workload, traffic first; edges see all of them. None means all."""
+    batch_ns: float = 2e6
+    """Least time of a batch, where there are sets enough."""
+    deadline_s: float = 10.0
+    """For one request, whatever it asks."""
+    total_s: float = 120.0
+    """For all that runs the candidate."""
+    draws_uses: int = 64
+    """Candidates judged on values spliced from the same base draws. 1 draws afresh for each."""
+    verified_work: float = 1.5e6
+    """Elements per timed batch that are recomputed in float64, in sets chosen after the batch; at least two sets."""
+    threads: int = 0
+    """Of both sides; 0 means the cores this process may use."""
+
+    @property
+    def thread_count(self) -> int:
+        return self.threads or len(os.sched_getaffinity(0))
+
+
+def screening() -> JudgePolicy:
+    """Is it right, and roughly how fast? For first tries."""
+    stop = StopRule(min_pairs=5, max_pairs=9, budget_s=0.4, tolerance=0.10, margin=0.10)
+    return JudgePolicy(stop=stop, min_gain=0.05)
+
+
+def search() -> JudgePolicy:
+    """Good enough to steer a search: intervals of a few per cent."""
+    stop = StopRule(min_pairs=7, max_pairs=25, budget_s=1.0, tolerance=0.03, margin=0.10)
+    return JudgePolicy(stop=stop, min_gain=0.02)
+
+
+def promotion() -> JudgePolicy:
+    """Before anything reaches a fleet: fresh draws, every regime, narrow intervals."""
+    stop = StopRule(min_pairs=15, max_pairs=80, budget_s=6.0, tolerance=0.01, margin=1.0)
+    return JudgePolicy(stop=stop, min_gain=0.01, regimes_per_workload=None, draws_uses=1, total_s=600.0)

@@ -1,0 +1,284 @@
+"""One runner as the judge sees it: requests, answers, the clock around them, and what went wrong.
+
+The clock is read here, in the judge. A runner is frozen whenever it is not answering a request, so that nothing which it
+left running can finish late, or disturb the other side of a pair.
+"""
+
+from __future__ import annotations
+
+import array
+import base64
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness import runner, sandbox
+from harness.arena import Layout, SharedFile
+from harness.errors import BaselineError, HostFaultError
+from harness.sandbox import MEBIBYTE, Confinement, End, Limits, Sandboxed
+from kernels.candidate import Candidate, Language
+from kernels.verdict import Mismatch, Status
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BASELINE_RUNNER = Path(__file__).with_name("baseline_runner.py")
+LOAD_TIMEOUT_S = 60.0
+MAX_PACKED_BYTES = 2 << 30
+SETTLE_S = 1.0
+"""How long to wait for the cause of a runner's death to be known."""
+
+
+class Finding(Exception):  # noqa: N818  it is a finding about a candidate, not an error of ours
+    """What is wrong with a candidate: how it ended, or where its answers differ. Never leaves the judge: it becomes a verdict."""
+
+    def __init__(self, status: Status, reason: str, mismatches: tuple[Mismatch, ...] = ()) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.mismatches = mismatches
+
+
+class Process(Protocol):
+    """What a session needs of the process behind it."""
+
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout_s: float) -> End | None: ...
+
+    def close(self) -> None: ...
+
+
+class Session:
+    """A conversation with one runner, candidate's or baseline's."""
+
+    def __init__(self, process: Process, channel: socket.socket, outputs: SharedFile | None) -> None:
+        self._process = process
+        self._channel = channel
+        self.outputs = outputs
+
+    def load(self, message: dict[str, Any]) -> None:
+        """Loads what is to be run.
+
+        Raises:
+            Finding: as `request`.
+        """
+        self.request(runner.LOAD, json.dumps(message).encode(), LOAD_TIMEOUT_S)
+
+    def plan(self, layout: Layout, timeout_s: float) -> None:
+        """Maps the buffer sets of a workload."""
+        self.request(runner.PLAN, json.dumps(layout.message(self.outputs is not None)).encode(), timeout_s)
+
+    def setup(self, numbers: Sequence[int], timeout_s: float) -> int:
+        """Runs the declared setup phase for these sets; returns nanoseconds."""
+        return self.request(runner.SETUP, array.array("I", numbers).tobytes(), timeout_s)
+
+    def run(self, numbers: Sequence[int], timeout_s: float) -> int:
+        """Runs these sets in order, once each; returns nanoseconds by the judge's clock."""
+        return self.request(runner.RUN, array.array("I", numbers).tobytes(), timeout_s)
+
+    def request(self, kind: int, payload: bytes, timeout_s: float) -> int:
+        """Sends one request, waits for its answer, freezes the runner, and returns the nanoseconds in between.
+
+        Raises:
+            Finding: the runner died, hung, declined, or spoke out of turn.
+        """
+        channel = self._channel
+        if select.select([channel], [], [], 0)[0]:
+            self._answer_out_of_turn()
+        nonce = secrets.randbits(64)
+        message = runner.HEADER.pack(kind, len(payload), nonce) + payload
+        channel.settimeout(timeout_s)
+        self._process.thaw()
+        try:
+            start_ns = time.perf_counter_ns()
+            channel.sendall(message)
+            header = channel.recv(runner.HEADER.size)
+            elapsed_ns = time.perf_counter_ns() - start_ns
+        except TimeoutError:
+            self._process.kill()
+            raise Finding(Status.TIMED_OUT, f"no answer within {timeout_s:.1f} s") from None
+        except OSError:
+            raise self._death() from None
+        self._process.freeze()
+        if not header:
+            raise self._death()
+        self._read_answer(header, nonce)
+        return elapsed_ns
+
+    def _read_answer(self, header: bytes, nonce: int) -> None:
+        if len(header) != runner.HEADER.size:
+            raise _forged()
+        kind, size, echoed = runner.HEADER.unpack(header)
+        if echoed != nonce or kind not in (runner.DONE, runner.REFUSED, runner.FAILED) or size > runner.MAX_TEXT_BYTES:
+            raise _forged()
+        if kind == runner.DONE:
+            return
+        self._process.thaw()
+        try:
+            text = runner.receive(self._channel, size).decode(errors="replace")
+        except (OSError, EOFError):
+            raise self._death() from None
+        self._process.freeze()
+        status = Status.CRASHED if kind == runner.FAILED else Status.INCORRECT
+        raise Finding(status, text)
+
+    def _answer_out_of_turn(self) -> None:
+        try:
+            waiting = self._channel.recv(1, socket.MSG_PEEK)
+        except OSError:
+            waiting = b""
+        raise _forged() if waiting else self._death()
+
+    def _death(self) -> Finding:
+        self._process.thaw()
+        end = self._process.wait(SETTLE_S)
+        self._process.kill()
+        return Finding(Status.CRASHED, f"the candidate's process {end or 'closed its channel'}")
+
+    def close(self) -> None:
+        """Ends the runner and gives back what was shared with it."""
+        self._channel.close()
+        self._process.close()
+        if self.outputs is not None:
+            self.outputs.close()
+
+
+def _forged() -> Finding:
+    return Finding(Status.CHEATED, "wrote to the judge's channel: an answer came that no request had asked for")
+
+
+@dataclass(frozen=True)
+class RunnerKind:
+    """What distinguishes runners before they have loaded anything: these are started ahead."""
+
+    language: Language
+    threads: int
+
+
+def start_candidate_session(kind: RunnerKind, inputs: SharedFile) -> tuple[Session, Sandboxed]:
+    """Starts a sandboxed runner. It comes up by itself; `Sandboxed.wait_ready` waits for it."""
+    python = kind.language is Language.PYTHON
+    outputs = SharedFile("outputs", writable_by_runner=True)
+    ours, theirs = socket.socketpair()
+    keep = (theirs.fileno(), inputs.reader, outputs.reader)
+    memory_bytes = (48 if python else 24) << 30  # address space: the two shared files are 8 GiB each
+    confinement = Confinement(
+        limits=Limits(memory_bytes=memory_bytes, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE),
+        visible=_python_paths() if python else (),
+        proc=python,
+    )
+    program = {
+        "channel": theirs.fileno(),
+        "inputs_fd": inputs.reader,
+        "outputs_fd": outputs.reader,
+        "path": [*_standard_path(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")] if python else [],
+    }
+    try:
+        process = sandbox.start(confinement, program=program, keep=keep, environment=environment(kind.threads))
+    finally:
+        theirs.close()
+    return Session(process, ours, outputs), process
+
+
+def environment(threads: int) -> dict[str, str]:
+    """All that a runner gets to see of the environment: the same for candidates and baselines."""
+    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
+def _standard_path() -> list[str]:
+    return [sysconfig.get_path("stdlib"), str(Path(sysconfig.get_path("stdlib")) / "lib-dynload")]
+
+
+def _python_paths() -> tuple[tuple[str, str], ...]:
+    paths = {sys.base_prefix, sys.prefix} - {"/usr"}
+    return (*((path, path) for path in sorted(paths)), ("/sys/devices/system/cpu", "/sys/devices/system/cpu"))
+
+
+class TrustedProcess:
+    """A baseline's process: our own code, so no walls; it ends with its channel."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout_s: float) -> End | None:
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return End(exit_code=code) if code >= 0 else End(signal_number=-code)
+
+    def close(self) -> None:
+        self.kill()
+        self._process.wait()
+
+
+def start_baseline_session(threads: int, inputs: SharedFile) -> Session:
+    """Starts the process in which baselines run.
+
+    Raises:
+        HostFaultError: it cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    settings = {"channel": theirs.fileno(), "inputs_fd": inputs.reader, "threads": threads}
+    paths = os.pathsep.join([str(REPOSITORY), *(path for path in sys.path if path)])
+    variables = environment(threads) | {"PYTHONPATH": paths, "HOME": os.environ.get("HOME", "/"), "PATH": os.environ["PATH"]}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(BASELINE_RUNNER), json.dumps(settings)],
+            pass_fds=(theirs.fileno(), inputs.reader),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=variables,
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        raise HostFaultError(f"baseline runner: cannot start a process ({error}); free memory") from None
+    finally:
+        theirs.close()
+    return Session(TrustedProcess(process), ours, None)
+
+
+def as_baseline_error(name: str, failure: Finding) -> BaselineError:
+    """A baseline's failure is the host's fault, not the candidate's."""
+    return BaselineError(f"baseline {name}: {failure.reason}; check that torch works here, and its compiler for `compile`")
+
+
+
+def load_message(candidate: Candidate, object_path: Path | None, threads: int) -> dict[str, Any]:
+    """The LOAD of a candidate: what was built, or its sources where nothing is built."""
+    if object_path is not None:
+        files = {"object.so": object_path.read_bytes()}
+    else:
+        files = {name: text.encode(errors="replace") for name, text in candidate.files.items()}
+    return {
+        "language": candidate.language.value,
+        "files": {name: base64.b64encode(content).decode() for name, content in files.items()},
+        "setup": candidate.needs_setup,
+        "max_packed_bytes": MAX_PACKED_BYTES,
+        "threads": threads,
+    }
