@@ -2,7 +2,7 @@
 
 When it applies: element-wise work and sums along the last dimension, where the engine launches one library call per
 arithmetic step and each reads and writes memory anew. Pitfalls: waking threads costs as much as a few thousand
-elements, so small calls stay on the calling thread.
+elements, so small calls stay on the calling thread; outputs written around the caches are slow to read back.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from agents.parameter_space import Parameter, ParameterSpace, Values
 from agents.pattern_source import PatternSource, Target
 
 UNROLLS = (4, 2, 1, 8)
-PARALLEL_FROM = (16384, 4096, 32768, 131072)
-"""Elements of a call from which threads are woken."""
+PARALLEL_FROM = (32768, 8192, 131072)
+"""Elements of a call from which threads are woken; the engine's own libraries start at the first."""
+STREAM_FROM_KIB = (0, 2048, 512)
+"""Size of the outputs from which they are written around the caches; 0 is never."""
 PARTS = (1024, 512, 4096)
 """Elements of a row that are one piece of work."""
 SPECIALISTS = ((1, 64), (65, 1 << 20))
@@ -26,6 +28,7 @@ def _space(target: Target) -> ParameterSpace:
             Parameter("UNROLL", UNROLLS),
             Parameter("THREADS", target.threads),
             Parameter("PARALLEL_FROM", PARALLEL_FROM, when=lambda values: values["THREADS"] > 1),
+            Parameter("STREAM_FROM_KIB", STREAM_FROM_KIB),
         )
     )
 
@@ -40,7 +43,7 @@ def _defaults(target: Target) -> tuple[Values, ...]:
 
 def _parted_defaults(target: Target) -> tuple[Values, ...]:
     first = _parted_space(target).complete(lambda parameter: parameter.choices[0])
-    return ({**first, "PARALLEL_FROM": 4096} if target.cores > 1 else first,)
+    return ({**first, "UNROLL": 2}, first)
 
 
 def _pattern(name: str, operator: str, varying_axis: str, headers: tuple[str, ...] = HEADERS) -> PatternSource:

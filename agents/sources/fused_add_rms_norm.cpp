@@ -6,14 +6,15 @@
 
 namespace {
 
-INLINE void add_and_normalise(const real *x, const real *residual, const real *weight, real *out, real *total, int64_t hidden, float eps) {
+template <class Vector>
+INLINE void add_and_normalise(Vector, const real *x, const real *residual, const real *weight, real *out, real *total, int64_t hidden, float eps) {
     const float squares = sum_over_row(hidden, [&](int64_t i, auto some) INLINED {
         some.store(total + i, some.load(x + i) + some.load(residual + i));
         const floats value = some.load(total + i);
         return value * value;
     });
     const float scale = 1.0f / __builtin_sqrtf(squares / float(hidden) + eps);
-    for_row(hidden, [&](int64_t i, auto some) INLINED { some.store(out + i, some.load(total + i) * scale * some.load(weight + i)); });
+    for_row<Vector>(hidden, [&](int64_t i, auto some) INLINED { some.store(out + i, some.load(total + i) * scale * some.load(weight + i)); });
 }
 
 }  // namespace
@@ -22,9 +23,9 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
     const gm_tensor &x = call->inputs[0], &residual = call->inputs[1], &weight = call->inputs[2];
     const int64_t hidden = x.shape[1];
     const float eps = float(call->scalars[0]);
-    for_each_row(x.shape[0], hidden, [&](int64_t row) INLINED {
+    for_each_row(x.shape[0], hidden, [&](int64_t row, auto vector) INLINED {
         add_and_normalise(
-            (const real *)x.data + row * x.stride[0], (const real *)residual.data + row * residual.stride[0], (const real *)weight.data,
+            vector,            (const real *)x.data + row * x.stride[0], (const real *)residual.data + row * residual.stride[0], (const real *)weight.data,
             (real *)call->outputs[0].data + row * hidden, (real *)call->outputs[1].data + row * hidden, hidden, eps);
     });
     return 0;

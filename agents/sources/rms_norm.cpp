@@ -6,13 +6,14 @@
 
 namespace {
 
-INLINE void normalise(const real *x, const real *weight, real *out, int64_t hidden, float eps) {
+template <class Vector>
+INLINE void normalise(Vector, const real *x, const real *weight, real *out, int64_t hidden, float eps) {
     const float squares = sum_over_row(hidden, [&](int64_t i, auto some) INLINED {
         const floats value = some.load(x + i);
         return value * value;
     });
     const float scale = 1.0f / __builtin_sqrtf(squares / float(hidden) + eps);
-    for_row(hidden, [&](int64_t i, auto some) INLINED { some.store(out + i, some.load(x + i) * scale * some.load(weight + i)); });
+    for_row<Vector>(hidden, [&](int64_t i, auto some) INLINED { some.store(out + i, some.load(x + i) * scale * some.load(weight + i)); });
 }
 
 }  // namespace
@@ -21,8 +22,8 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
     const gm_tensor &x = call->inputs[0], &weight = call->inputs[1], &out = call->outputs[0];
     const int64_t hidden = x.shape[1];
     const float eps = float(call->scalars[0]);
-    for_each_row(x.shape[0], hidden, [&](int64_t row) INLINED {
-        normalise((const real *)x.data + row * x.stride[0], (const real *)weight.data, (real *)out.data + row * hidden, hidden, eps);
+    for_each_row(x.shape[0], hidden, [&](int64_t row, auto vector) INLINED {
+        normalise(vector, (const real *)x.data + row * x.stride[0], (const real *)weight.data, (real *)out.data + row * hidden, hidden, eps);
     });
     return 0;
 }

@@ -7,19 +7,21 @@
 
 namespace {
 
-INLINE void rotate_head(const real *x, const real *cosine, const real *sine, real *out, int64_t half) {
-    for_row(half, [&](int64_t i, auto some) INLINED {
+template <class Vector>
+INLINE void rotate_head(Vector, const real *x, const real *cosine, const real *sine, real *out, int64_t half) {
+    for_row<Vector>(half, [&](int64_t i, auto some) INLINED {
         const floats first = some.load(x + i), second = some.load(x + half + i);
         some.store(out + i, first * some.load(cosine + i) - second * some.load(sine + i));
         some.store(out + half + i, second * some.load(cosine + half + i) + first * some.load(sine + half + i));
     });
 }
 
-INLINE void rotate_heads(const gm_tensor &x, const gm_tensor &out, const real *cosine, const real *sine, int64_t token) {
+template <class Vector>
+INLINE void rotate_heads(Vector vector, const gm_tensor &x, const gm_tensor &out, const real *cosine, const real *sine, int64_t token) {
     const int64_t heads = x.shape[1], size = x.shape[2];
     for (int64_t head = 0; head < heads; head++)
         rotate_head(
-            (const real *)x.data + token * x.stride[0] + head * x.stride[1], cosine, sine,
+            vector, (const real *)x.data + token * x.stride[0] + head * x.stride[1], cosine, sine,
             (real *)out.data + (token * heads + head) * size, size / 2);
 }
 
@@ -27,11 +29,11 @@ INLINE void rotate_heads(const gm_tensor &x, const gm_tensor &out, const real *c
 
 GM_EXPORT int32_t gm_run(const gm_call *call) {
     const gm_tensor &q = call->inputs[0], &k = call->inputs[1], &cosine = call->inputs[2], &sine = call->inputs[3];
-    for_each_row(q.shape[0], (q.shape[1] + k.shape[1]) * q.shape[2], [&](int64_t token) INLINED {
+    for_each_row(q.shape[0], (q.shape[1] + k.shape[1]) * q.shape[2], [&](int64_t token, auto vector) INLINED {
         const real *const cosines = (const real *)cosine.data + token * cosine.stride[0];
         const real *const sines = (const real *)sine.data + token * sine.stride[0];
-        rotate_heads(q, call->outputs[0], cosines, sines, token);
-        rotate_heads(k, call->outputs[1], cosines, sines, token);
+        rotate_heads(vector, q, call->outputs[0], cosines, sines, token);
+        rotate_heads(vector, k, call->outputs[1], cosines, sines, token);
     });
     return 0;
 }

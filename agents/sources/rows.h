@@ -4,6 +4,10 @@
 
 #include "vector.h"
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 namespace {
 
 /* A whole vector. */
@@ -12,6 +16,32 @@ struct Whole {
     INLINE void store(real *to, floats value) const { ::store(to, value); }
 };
 
+/* A whole vector that goes to memory around the caches, where it is aligned and the hardware can. */
+struct Streamed : Whole {
+    INLINE void store(real *to, floats value) const {
+        constexpr int BYTES = LANES * sizeof(real);
+        if ((uintptr_t(to) & (BYTES - 1)) != 0) return ::store(to, value);
+        real rounded[LANES] __attribute__((aligned(BYTES)));
+        ::store(rounded, value);
+#if defined(__AVX512F__)
+        if constexpr (BYTES == 64) return _mm512_stream_si512((__m512i *)to, *(const __m512i *)rounded);
+#endif
+#if defined(__AVX__)
+        if constexpr (BYTES == 32) return _mm256_stream_si256((__m256i *)to, *(const __m256i *)rounded);
+#endif
+#if defined(__SSE2__)
+        if constexpr (BYTES == 16) return _mm_stream_si128((__m128i *)to, *(const __m128i *)rounded);
+#endif
+        memcpy(to, rounded, sizeof rounded);
+    }
+};
+
+INLINE void finish_streams() {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
 /* The first `count` lanes of a vector; the others read zero and are not written. */
 struct First {
     int64_t count;
@@ -19,13 +49,13 @@ struct First {
     INLINE void store(real *to, floats value) const { store_first(to, value, count); }
 };
 
-/* Calls `body(offset, whole or first)` for every vector of a row, UNROLL at a time. */
-template <class Body>
+/* Calls `body(offset, Vector or First)` for every vector of a row, UNROLL at a time. */
+template <class Vector, class Body>
 INLINE void for_row(int64_t size, Body body) {
     int64_t i = 0;
     for (; i + UNROLL * LANES <= size; i += UNROLL * LANES)
-        unroll<UNROLL>([&](auto u) INLINED { body(i + u * LANES, Whole{}); });
-    for (; i + LANES <= size; i += LANES) body(i, Whole{});
+        unroll<UNROLL>([&](auto u) INLINED { body(i + u * LANES, Vector{}); });
+    for (; i + LANES <= size; i += LANES) body(i, Vector{});
     if (i < size) body(i, First{size - i});
 }
 
@@ -42,15 +72,32 @@ INLINE float sum_over_row(int64_t size, Term term) {
     return sum(sums[0]);
 }
 
-/* Calls `body(row)` for every row, on threads where all rows together are worth waking them. */
+template <class Vector, class Body>
+INLINE void rows_by_threads(int64_t rows, bool parallel, Body body) {
+    if (!parallel) {
+        for (int64_t row = 0; row < rows; row++) body(row, Vector{});
+        if (std::is_same_v<Vector, Streamed>) finish_streams();
+        return;
+    }
+#pragma omp parallel num_threads(THREADS)
+    {
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < rows; row++) body(row, Vector{});
+        if (std::is_same_v<Vector, Streamed>) finish_streams();
+    }
+}
+
+/* Calls `body(row, Vector)` for every row: on threads where all rows together are worth waking them, and with a Vector
+ * that streams where they are too large to stay in cache until somebody reads them.
+ */
 template <class Body>
 INLINE void for_each_row(int64_t rows, int64_t row_elements, Body body) {
-    if (THREADS > 1 && rows > 1 && rows * row_elements >= PARALLEL_FROM) {
-#pragma omp parallel for schedule(static) num_threads(THREADS)
-        for (int64_t row = 0; row < rows; row++) body(row);
-    } else {
-        for (int64_t row = 0; row < rows; row++) body(row);
-    }
+    const int64_t elements = rows * row_elements;
+    const bool parallel = THREADS > 1 && rows > 1 && elements >= PARALLEL_FROM;
+    if (STREAM_FROM_KIB > 0 && elements * int64_t(sizeof(real)) >= STREAM_FROM_KIB * int64_t(1024))
+        rows_by_threads<Streamed>(rows, parallel, body);
+    else
+        rows_by_threads<Whole>(rows, parallel, body);
 }
 
 }  // namespace

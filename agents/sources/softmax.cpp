@@ -31,7 +31,8 @@ INLINE float maximum_of_row(const real *x, int64_t columns) {
 }
 
 /* The exponentials wait in `out` where that loses nothing; in bfloat16 they are computed again. */
-INLINE void softmax_of_row(const real *x, real *out, int64_t columns) {
+template <class Vector>
+INLINE void softmax_of_row(Vector, const real *x, real *out, int64_t columns) {
     const float most = maximum_of_row(x, columns);
     const float total = sum_over_row(columns, [&](int64_t i, auto some) INLINED {
         const floats value = exponential(load_or_lowest(x + i, some) - most);
@@ -39,7 +40,7 @@ INLINE void softmax_of_row(const real *x, real *out, int64_t columns) {
         return value;
     });
     const float scale = 1.0f / total;
-    for_row(columns, [&](int64_t i, auto some) INLINED {
+    for_row<Vector>(columns, [&](int64_t i, auto some) INLINED {
         const floats value = DTYPE == GM_FLOAT32 ? some.load(out + i) : exponential(some.load(x + i) - most);
         some.store(out + i, value * scale);
     });
@@ -50,8 +51,8 @@ INLINE void softmax_of_row(const real *x, real *out, int64_t columns) {
 GM_EXPORT int32_t gm_run(const gm_call *call) {
     const gm_tensor &x = call->inputs[0];
     const int64_t columns = x.shape[1];
-    for_each_row(x.shape[0], columns, [&](int64_t row) INLINED {
-        softmax_of_row((const real *)x.data + row * x.stride[0], (real *)call->outputs[0].data + row * columns, columns);
+    for_each_row(x.shape[0], columns, [&](int64_t row, auto vector) INLINED {
+        softmax_of_row(vector, (const real *)x.data + row * x.stride[0], (real *)call->outputs[0].data + row * columns, columns);
     });
     return 0;
 }

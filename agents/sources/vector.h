@@ -38,60 +38,64 @@ INLINE void unroll(Body body) {
 
 using real = std::conditional_t<DTYPE == GM_FLOAT32, float, uint16_t>;
 
-[[maybe_unused]] INLINE float to_float(float value) { return value; }
+INLINE float to_float(float value) { return value; }
 
-[[maybe_unused]] INLINE float to_float(uint16_t bits) {
+INLINE float to_float(uint16_t bits) {
     const uint32_t word = uint32_t(bits) << 16;
     float value;
     memcpy(&value, &word, sizeof value);
     return value;
 }
 
-[[maybe_unused]] INLINE floats load(const float *from) {
+INLINE floats load(const float *from) {
     floats value;
     memcpy(&value, from, sizeof value);
     return value;
 }
 
-[[maybe_unused]] INLINE floats load(const uint16_t *from) {
+INLINE floats load(const uint16_t *from) {
     halves bits;
     memcpy(&bits, from, sizeof bits);
     return (floats)(__builtin_convertvector(bits, words) << 16);
 }
 
 /* The first `count` elements, and zeros. */
-[[maybe_unused]] INLINE floats load_first(const real *from, int64_t count) {
+INLINE floats load_first(const real *from, int64_t count) {
     real buffer[LANES] = {};
     memcpy(buffer, from, count * sizeof(real));
     return load(buffer);
 }
 
-[[maybe_unused]] INLINE floats select(ints where, floats yes, floats no) {
+INLINE floats select(ints where, floats yes, floats no) {
     return (floats)(((ints)yes & where) | ((ints)no & ~where));
 }
 
-[[maybe_unused]] INLINE floats maximum(floats a, floats b) { return a > b ? a : b; }
+INLINE floats maximum(floats a, floats b) { return a > b ? a : b; }
 
-[[maybe_unused]] INLINE void store(float *to, floats value) { memcpy(to, &value, sizeof value); }
+INLINE void store(float *to, floats value) { memcpy(to, &value, sizeof value); }
 
 /* Rounds to the nearest, ties to even; NaN stays NaN. */
-[[maybe_unused]] INLINE void store(uint16_t *to, floats value) {
+INLINE halves round_to_halves(floats value) {
     const words bits = (words)value;
     const words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const words kept = (words)(value == value);
-    const halves result = __builtin_convertvector((rounded & kept) | (0x7fc0u & ~kept), halves);
-    memcpy(to, &result, sizeof result);
+    return __builtin_convertvector((rounded & kept) | (0x7fc0u & ~kept), halves);
 }
 
-[[maybe_unused]] INLINE void store_first(real *to, floats value, int64_t count) {
+INLINE void store(uint16_t *to, floats value) {
+    const halves bits = round_to_halves(value);
+    memcpy(to, &bits, sizeof bits);
+}
+
+INLINE void store_first(real *to, floats value, int64_t count) {
     real buffer[LANES];
     store(buffer, value);
     memcpy(to, buffer, count * sizeof(real));
 }
 
-[[maybe_unused]] INLINE void store_one(float *to, float value) { *to = value; }
+INLINE void store_one(float *to, float value) { *to = value; }
 
-[[maybe_unused]] INLINE void store_one(uint16_t *to, float value) {
+INLINE void store_one(uint16_t *to, float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     *to = value == value ? uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16) : uint16_t(0x7fc0);
@@ -113,11 +117,11 @@ INLINE float fold(Vector value, Combine combine) {
     }
 }
 
-[[maybe_unused]] INLINE float sum(floats value) {
+INLINE float sum(floats value) {
     return fold<LANES>(value, [](auto a, auto b) INLINED { return a + b; });
 }
 
-[[maybe_unused]] INLINE float largest(floats value) {
+INLINE float largest(floats value) {
     return fold<LANES>(value, [](auto a, auto b) INLINED { return a > b ? a : b; });
 }
 
