@@ -1,0 +1,1 @@
+"""One script per claimed figure; `figures` keeps what they measured."""

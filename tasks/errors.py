@@ -1,0 +1,29 @@
+"""What can go wrong while the pipeline acts on the world."""
+
+from __future__ import annotations
+
+from gristmill.errors import GristmillError
+
+
+class SettingsError(GristmillError):
+    """An environment variable or option has a value that cannot be used."""
+
+
+class NoProfileError(GristmillError):
+    """There is no traffic profile to compile for."""
+
+
+class NoWinnerError(GristmillError):
+    """A search left nothing that is proven faster, so there is nothing to promote."""
+
+
+class ServingError(GristmillError):
+    """The serving process died or answered something that is not of its protocol."""
+
+
+class ServerStartError(GristmillError):
+    """A local server (object store, Prefect) did not come up."""
+
+
+class SpoolError(GristmillError):
+    """The spool of a search's MLflow records cannot be used."""

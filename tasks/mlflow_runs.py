@@ -1,0 +1,200 @@
+"""What an MLflow run holds: pure functions from a trial to tags, parameters, metrics and artifacts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gristmill import records
+from kernels.candidate import Candidate
+from kernels.verdict import Verdict, WorkloadTiming
+from tasks.mlflow_spool import SearchStart, SearchTrial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SEARCH_TAG = "search"
+CANDIDATE_TAG = "candidate"
+PARENT_TAG = "mlflow.parentRunId"
+MAX_TEXT = 5000
+"""MLflow refuses values of parameters beyond 6000 characters, of tags beyond 8000."""
+MAX_PARAMETERS = 100
+NOT_A_KEY = re.compile(r"[^\w\-./ ]", re.ASCII)
+DIGEST_CHARS = 12
+
+
+def run_name(candidate: Candidate) -> str:
+    """Short and telling: `blocked_rows 3f2a9c01d4e7`."""
+    return f"{candidate.origin.pattern or candidate.origin.agent} {candidate.digest[:DIGEST_CHARS]}"
+
+
+def parent_tags(start: SearchStart) -> dict[str, str]:
+    """Tags of the search's own run."""
+    return _texts({**start.tags, SEARCH_TAG: start.search_id, "kind": "search"})
+
+
+def child_tags(start: SearchStart, trial: SearchTrial, parent_run_id: str) -> dict[str, str]:
+    """Tags of a candidate's run: those of the search, then its own."""
+    candidate, verdict = trial.candidate, trial.verdict
+    return _texts(
+        {
+            **start.tags,
+            **verdict.host,
+            SEARCH_TAG: start.search_id,
+            "kind": "candidate",
+            CANDIDATE_TAG: candidate.digest,
+            "operator": candidate.operator,
+            "dtype": candidate.domain.dtype,
+            "language": candidate.language.value,
+            "agent": candidate.origin.agent,
+            "pattern": candidate.origin.pattern,
+            "parents": " ".join(candidate.origin.parents),
+            "status": verdict.status.value,
+            "reason": verdict.reason,
+            "object_sha256": verdict.object_sha256,
+            "isolation": " ".join(verdict.isolation),
+            PARENT_TAG: parent_run_id,
+        }
+    )
+
+
+def parameters(candidate: Candidate) -> dict[str, str]:
+    """What the agent chose; MLflow takes a hundred at most."""
+    chosen = {NOT_A_KEY.sub("_", name): value for name, value in candidate.origin.parameters.items()}
+    return _texts(dict(list(chosen.items())[:MAX_PARAMETERS]))
+
+
+def metrics(verdict: Verdict) -> dict[str, float]:
+    """Overall and per workload. A candidate without timings has only its duration."""
+    values = {"duration_s": verdict.duration_s}
+    if verdict.ratio is not None:
+        values["ratio"] = verdict.ratio
+    if verdict.timings:
+        values["ratio_low"] = _weighted_harmonic(verdict.timings, [t.ratio_low for t in verdict.timings])
+        values["roofline_fraction"] = _roofline_fraction(verdict.timings)
+    for name, timing in zip(workload_names(verdict.timings), verdict.timings, strict=True):
+        values[f"ratio/{name}"] = timing.ratio
+        values[f"ratio_low/{name}"] = timing.ratio_low
+        values[f"candidate_ns/{name}"] = timing.candidate_ns
+        values[f"baseline_ns/{name}"] = timing.baseline_ns
+        values[f"roofline_fraction/{name}"] = timing.roofline_fraction
+    return values
+
+
+def workload_names(timings: Sequence[WorkloadTiming]) -> list[str]:
+    """Metric-safe name per workload: `hidden_1024.tokens_4`, with a piece of its digest where layouts differ only."""
+    names = []
+    for timing in timings:
+        axes = ".".join(f"{axis}_{extent}" for axis, extent in sorted(timing.workload.axes.items()))
+        names.append(NOT_A_KEY.sub("_", axes) or "scalar")
+    doubled = {name for name in names if names.count(name) > 1}
+    return [
+        f"{name}.{timing.workload.digest[:DIGEST_CHARS]}" if name in doubled else name
+        for name, timing in zip(names, timings, strict=True)
+    ]
+
+
+def artifacts(trial: SearchTrial) -> dict[str, str]:
+    """Text by path: the sources as they were built, the compiler's output, the whole verdict."""
+    files = {f"sources/{path}": text for path, text in trial.candidate.files.items()}
+    if trial.verdict.build_log:
+        files["build.log"] = trial.verdict.build_log
+    files["verdict.json"] = json.dumps(records.encode(trial.verdict), indent=1)
+    return files
+
+
+def best_so_far(trials: Iterable[SearchTrial]) -> list[float]:
+    """Best ratio after each trial that was timed or not; 1 (the engine's own kernel) until one is proven faster."""
+    best, series = 1.0, []
+    for trial in trials:
+        best = max(best, proven_ratio(trial.verdict))
+        series.append(best)
+    return series
+
+
+def proven_ratio(verdict: Verdict) -> float:
+    """The ratio of a winner, and 1 for anything else: what would be served in its place."""
+    return verdict.ratio if verdict.won and verdict.ratio is not None else 1.0
+
+
+def leaderboard(trials: Iterable[SearchTrial]) -> list[dict[str, str]]:
+    """Every trial, best first; those without a ratio last, in the order they were judged."""
+    ranked = sorted(trials, key=lambda trial: (-(trial.verdict.ratio or 0.0), trial.step))
+    return [
+        {
+            "rank": str(rank),
+            "candidate": trial.candidate.digest[:DIGEST_CHARS],
+            "operator": trial.candidate.operator,
+            "dtype": trial.candidate.domain.dtype,
+            "agent": trial.candidate.origin.agent,
+            "pattern": trial.candidate.origin.pattern,
+            "status": trial.verdict.status.value,
+            "ratio": "" if trial.verdict.ratio is None else f"{trial.verdict.ratio:.3f}",
+            "step": str(trial.step),
+            "parameters": " ".join(f"{name}={value}" for name, value in trial.candidate.origin.parameters.items()),
+            "reason": trial.verdict.reason,
+        }
+        for rank, trial in enumerate(ranked, start=1)
+    ]
+
+
+def leaderboard_csv(trials: Iterable[SearchTrial]) -> str:
+    """The leaderboard as MLflow's artifact page shows it: a table."""
+    rows = leaderboard(trials)
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def best_ratio_figure(start: SearchStart, trials: Sequence[SearchTrial]) -> Figure:
+    """The search at a glance: a dot per timed candidate, the best so far as a line, failures along the bottom."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    timed = [(index, trial.verdict.ratio) for index, trial in enumerate(trials) if trial.verdict.ratio is not None]
+    failed = [index for index, trial in enumerate(trials) if trial.verdict.ratio is None]
+    axes.step(
+        range(len(trials)), best_so_far(trials), where="post", color="#1b5e8c", linewidth=1.8, label="best so far"
+    )
+    axes.scatter([i for i, _ in timed], [r for _, r in timed], s=14, color="#7aa6c2", zorder=3, label="candidate")
+    if failed:
+        axes.scatter(failed, [0] * len(failed), s=14, marker="x", color="#b3472d", zorder=3, label="no timing")
+    axes.axhline(1.0, color="#888888", linewidth=0.8, linestyle="--")
+    axes.set_ylim(bottom=-0.1)
+    axes.set_xlabel("candidate")
+    axes.set_ylabel("ratio over the engine's own kernel")
+    axes.set_title(
+        " ".join(filter(None, [start.tags.get("operator", ""), start.tags.get("dtype", "")])) or start.search_id
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def _weights(timings: Sequence[WorkloadTiming]) -> list[float]:
+    """Baseline time that each workload stands for; a workload never counted stands for one call."""
+    return [timing.baseline_ns * max(timing.workload.calls, 1) for timing in timings]
+
+
+def _weighted_harmonic(timings: Sequence[WorkloadTiming], ratios: Sequence[float]) -> float:
+    """Total baseline time over total candidate time, were each workload sped up by its ratio."""
+    weights = _weights(timings)
+    return sum(weights) / sum(weight / ratio for weight, ratio in zip(weights, ratios, strict=True))
+
+
+def _roofline_fraction(timings: Sequence[WorkloadTiming]) -> float:
+    """Total floor over total candidate time."""
+    times = [timing.candidate_ns * max(timing.workload.calls, 1) for timing in timings]
+    return sum(t * timing.roofline_fraction for t, timing in zip(times, timings, strict=True)) / sum(times)
+
+
+def _texts(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: value if len(value) <= MAX_TEXT else value[: MAX_TEXT - 3] + "..." for name, value in values.items()}

@@ -1,0 +1,250 @@
+"""Every candidate of a search becomes an MLflow run, through a spool: an outage neither stops nor slows the search.
+
+`record` returns when the trial is on disk. A thread sends the spool on, in order, and tries again after an outage;
+what it could not send stays, and the next `SearchLog` of the same home sends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gristmill.errors import MalformedRecordError
+from kernels.candidate import Candidate
+from kernels.verdict import Verdict
+from tasks import mlflow_store
+from tasks.errors import SpoolError
+from tasks.mlflow_spool import SearchEnd, SearchStart, SearchTrial, Spool, SpoolLine
+from tasks.mlflow_writer import RunWriter, outages, refused
+
+LOGGER = logging.getLogger(__name__)
+SEARCH_ID = re.compile(r"[\w.-]+", re.ASCII)
+RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
+"""Waits after successive failures; the last one repeats."""
+LOCK_WAIT_S = 20.0
+"""Another process may be sending this search's spool on; that ends soon."""
+STALL_S = 15.0
+"""How long `close` waits without anything getting through before it leaves the rest to the spool."""
+
+
+class SearchLog:
+    """The record of one search: a parent run, and a child run per candidate. Use it as a context manager.
+
+    The first verdict of a candidate within a search is the one that is kept. `record` is for one thread.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        search_id: str,
+        experiment: str = "gristmill",
+        tags: Mapping[str, str] | None = None,
+        *,
+        tracking_uri: str = "",
+    ) -> None:
+        if not SEARCH_ID.fullmatch(search_id):
+            raise ValueError(f"search id {search_id!r}: letters, digits, `_`, `.` and `-` were expected")
+        self._start = SearchStart(search_id, experiment, _now_ms(), dict(tags or {}))
+        self._folder = spool_folder(home)
+        self._spool = Spool(self._folder / f"{search_id}.jsonl")
+        self._known: set[str] = set()
+        self._drain = _Drain(home, mlflow_store.store_uri(home, tracking_uri), self._spool)
+
+    @property
+    def parent_run_id(self) -> str | None:
+        """None until MLflow has been reached."""
+        return self._drain.parent_run_id
+
+    def __enter__(self) -> Self:
+        if not self._spool.open(wait_s=LOCK_WAIT_S):
+            raise SpoolError(
+                f"search {self._start.search_id}: another process logs it ({self._spool.path}); "
+                "wait for it, or end it, then run again"
+            )
+        lines = [line for line, _ in self._spool.lines()]
+        self._known = {line.trial.candidate.digest for line in lines if line.trial}
+        if not lines:
+            self._spool.append(SpoolLine(start=self._start))
+        self._drain.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def record(self, candidate: Candidate, verdict: Verdict, step: int) -> None:
+        """Returns once the trial is on disk."""
+        if candidate.digest not in self._known:
+            self._spool.append(SpoolLine(trial=SearchTrial(step, _now_ms(), candidate, verdict)))
+            self._known.add(candidate.digest)
+            self._drain.wake()
+
+    def finish(self, summary: Mapping[str, object]) -> None:
+        """Ends the search: its run gets the summary, the plot and the leaderboard."""
+        texts = {name: str(value) for name, value in summary.items()}
+        self._spool.append(SpoolLine(end=SearchEnd(_now_ms(), texts)))
+        self._drain.wake()
+
+    def close(self, stall_s: float = STALL_S) -> bool:
+        """Waits while the spool gets through; returns whether all did. An unfinished search can go on later."""
+        sent = self._drain.stop(stall_s)
+        if sent and self._drain.search_ended:
+            self._spool.remove()
+        self._spool.close()
+        if not sent:
+            LOGGER.warning("MLflow could not be reached; what it lacks stays in %s and is sent next time", self._folder)
+        return sent
+
+
+def spool_folder(home: Path) -> Path:
+    """Where the spools of a home lie."""
+    return home / "spool" / "mlflow"
+
+
+def send_leftovers(home: Path, tracking_uri: str = "") -> int:
+    """Sends what earlier processes could not, in this thread; returns how many spools still wait."""
+    sender = _Sender(home, mlflow_store.store_uri(home, tracking_uri))
+    try:
+        sender.send_others(None)
+    except outages() as error:
+        LOGGER.info("MLflow: %s", error)
+    return len(list(spool_folder(home).glob("*.jsonl")))
+
+
+class _Sender:
+    """Moves spools to MLflow. After any failure it starts from what MLflow holds, not from what it believes."""
+
+    def __init__(self, home: Path, uri: str) -> None:
+        self._home = home
+        self._uri = uri
+        self._writer: RunWriter | None = None
+        self._parent_run_id: str | None = None
+        self.progress = 0
+        """Grows with every line that got through."""
+
+    @property
+    def parent_run_id(self) -> str | None:
+        """Of the own search, as soon as it is known."""
+        if self._writer and self._writer.parent_run_id:
+            self._parent_run_id = self._writer.parent_run_id
+        return self._parent_run_id
+
+    @property
+    def search_ended(self) -> bool:
+        return self._writer is not None and self._writer.ended
+
+    def send_own(self, spool: Spool) -> None:
+        """Sends what is new in the spool that this process writes."""
+        start = spool.drained() if self._writer else 0
+        self._writer = self._writer or self._connect()
+        try:
+            self._send(spool, self._writer, start)
+        except BaseException:
+            self._writer = None
+            raise
+
+    def send_others(self, own: Spool | None) -> None:
+        """Sends the spools that no living process writes."""
+        for path in sorted(spool_folder(self._home).glob("*.jsonl")):
+            spool = Spool(path)
+            if (own and path == own.path) or not spool.open(create=False):
+                continue
+            try:
+                writer = self._connect()
+                self._send(spool, writer, 0)
+                if writer.ended:
+                    spool.remove()
+            except MalformedRecordError as error:
+                LOGGER.warning("%s; not sent to MLflow, delete %s", error, path)
+            finally:
+                spool.close()
+
+    def _connect(self) -> RunWriter:
+        return RunWriter.connect(self._home, self._uri)
+
+    def _send(self, spool: Spool, writer: RunWriter, start: int) -> None:
+        """From a byte offset on: 0 for a new writer, which takes note of the lines that were sent before."""
+        drained = spool.drained()
+        for line, offset in spool.lines(start):
+            if offset <= drained:
+                writer.remember(line)
+                continue
+            try:
+                writer.write(line)
+            except outages() as error:
+                if line.trial is None or not refused(error):
+                    raise
+                LOGGER.warning("MLflow refuses candidate %s: %s", line.trial.candidate.digest, error)
+            self.progress += 1
+            spool.mark_drained(offset)
+
+
+class _Drain:
+    """The thread that sends a search's spool, and in quiet moments those left by others."""
+
+    def __init__(self, home: Path, uri: str, spool: Spool) -> None:
+        self._sender = _Sender(home, uri)
+        self._spool = spool
+        self._news = threading.Event()
+        self._stopping = threading.Event()
+        self._all_sent = False
+        self._thread = threading.Thread(target=self._run, name="mlflow-drain", daemon=True)
+
+    @property
+    def parent_run_id(self) -> str | None:
+        return self._sender.parent_run_id
+
+    @property
+    def search_ended(self) -> bool:
+        return self._sender.search_ended
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def stop(self, stall_s: float) -> bool:
+        """Waits for the thread as long as something gets through every `stall_s`; whether all did."""
+        self._stopping.set()
+        self._news.set()
+        seen = -1
+        while self._thread.is_alive() and self._sender.progress != seen:
+            seen = self._sender.progress
+            self._thread.join(stall_s)
+        return self._all_sent and not self._thread.is_alive()
+
+    def _run(self) -> None:
+        failures = 0
+        others_sent = False
+        while True:
+            last_round = self._stopping.is_set()
+            self._news.clear()
+            try:
+                self._sender.send_own(self._spool)
+                failures = 0
+                if not others_sent and not last_round:
+                    self._sender.send_others(self._spool)
+                    others_sent = True
+            except outages() as error:
+                LOGGER.info("MLflow: %s", error)
+                if last_round:
+                    return
+                self._stopping.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+                failures += 1
+                continue
+            if last_round:
+                self._all_sent = True
+                return
+            self._news.wait()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
