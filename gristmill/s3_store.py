@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import email.utils
+import functools
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from gristmill.errors import (
@@ -36,6 +38,17 @@ _FULL = {"InsufficientStorage", "XMinioStorageFull", "QuotaExceeded", "EntityToo
 _RACED = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 _MISSING = {"NoSuchKey", "NotFound", "404"}
 
+_MAKING_CLIENT = threading.Lock()
+"""Clients may be used by many threads, but a session makes them one at a time."""
+
+
+@functools.cache
+def _session() -> Any:
+    """Shared, because parsing the description of S3 costs more than everything else about a client."""
+    import boto3
+
+    return boto3.session.Session()
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -60,7 +73,6 @@ class S3Store:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._at = endpoint
-        self._making_client = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -73,10 +85,9 @@ class S3Store:
             codes["304"] = None
             answer = self._reader.get_object(Bucket=self._at.bucket, Key=self._name(key), **condition)
             with contextlib.closing(answer["Body"]) as body:
-                content = body.read(max_bytes + 1) if answer["ContentLength"] > max_bytes else body.read()
-            if len(content) > max_bytes:
-                raise ObjectTooLargeError(f"{self.url}: {key} is longer than the {max_bytes} bytes allowed for it")
-            return StoredObject(content, str(answer["ETag"]))
+                if answer["ContentLength"] > max_bytes:
+                    raise ObjectTooLargeError(f"{self.url}: {key} is longer than the {max_bytes} bytes allowed for it")
+                return StoredObject(body.read(), str(answer["ETag"]))
         assert etag is not None, "304 answers a condition only"
         return NotModified(etag)
 
@@ -137,6 +148,24 @@ class S3Store:
             codes.update({"BucketAlreadyOwnedByYou": None, "BucketAlreadyExists": None})
             self._reader.create_bucket(Bucket=self._at.bucket)
 
+    def clock_skew_s(self) -> float:
+        """How far the store's clock is ahead of ours, in seconds, to about one."""
+        with self._explained(self._at.bucket):
+            answer = self._reader.head_bucket(Bucket=self._at.bucket)
+            date = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
+            return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+        raise AssertionError("unreachable: no answer code is expected here")
+
+    def refuses_damage(self, key: str) -> bool:
+        """Whether the store turns away an object that is not what its checksum says; it is removed if not."""
+        with self._explained(key) as codes:
+            codes["400"] = None
+            other = base64.b64encode(hashlib.sha256(b"something else").digest()).decode()
+            self._writer.put_object(Bucket=self._at.bucket, Key=self._name(key), Body=b"1", ChecksumSHA256=other)
+            self.delete(key)
+            return False
+        return True
+
     def _put_once(self, key: str, content: bytes, **condition: str) -> str:
         with self._explained(key, sent=True):
             return self._send(self._writer, key, content, **condition)
@@ -164,16 +193,15 @@ class S3Store:
         checked_key(key)
         return f"{self._at.prefix}/{key}" if self._at.prefix else key
 
-    @cached_property
+    @functools.cached_property
     def _reader(self) -> Any:
         return self._client(READ_ATTEMPTS)
 
-    @cached_property
+    @functools.cached_property
     def _writer(self) -> Any:
         return self._client(1)
 
     def _client(self, attempts: int) -> Any:
-        import boto3
         from botocore.config import Config
 
         config = Config(
@@ -183,9 +211,8 @@ class S3Store:
             s3={"addressing_style": "path"} if self._at.url else None,
             max_pool_connections=16,
         )
-        with self._making_client:
-            session = boto3.session.Session()
-            return session.client(
+        with _MAKING_CLIENT:
+            return _session().client(
                 "s3",
                 endpoint_url=self._at.url,
                 region_name=self._at.region,

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from gristmill import store
 from gristmill.errors import (
@@ -23,6 +24,8 @@ RACERS = 8
 ROUNDS = 4
 INCREMENTS = 3
 """How often each racer counts up."""
+MAX_CLOCK_SKEW_S = 60.0
+"""S3 itself refuses requests signed 15 minutes off; signatures on metadata expire by the clock, too."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,15 @@ class Finding:
     passed: bool
     detail: str
     """What was seen; if it failed, what that would cost."""
+
+
+@runtime_checkable
+class RemoteStore(Protocol):
+    """What can be asked of a store behind a network; see `gristmill.s3_store.S3Store`."""
+
+    def clock_skew_s(self) -> float: ...
+
+    def refuses_damage(self, key: str) -> bool: ...
 
 
 _proven: set[tuple[type, str]] = set()
@@ -68,6 +80,8 @@ def examine(object_store: ObjectStore) -> tuple[Finding, ...]:
         ("no lost update", _count),
         ("unchanged reads", _not_modified),
         ("listing", _listing),
+        ("checksums", _checksums),
+        ("clock", _clock),
     )
     return tuple(_probe(name, object_store, check) for name, check in checks)
 
@@ -178,3 +192,18 @@ def _listing(object_store: ObjectStore, folder: str) -> str:
     if found != keys:
         raise _BrokenPromiseError(f"listing gave {len(found)} of {len(keys)} keys just written")
     return "objects are listed as soon as they are written"
+
+
+def _checksums(object_store: ObjectStore, folder: str) -> str:
+    if not isinstance(object_store, RemoteStore):
+        return "nothing is sent over a network"
+    if not object_store.refuses_damage(f"{folder}/damaged"):
+        raise _BrokenPromiseError("an object with a wrong checksum was kept: damage on the way would be found by hosts")
+    return "an object with a wrong checksum is refused"
+
+
+def _clock(object_store: ObjectStore, folder: str) -> str:
+    skew_s = object_store.clock_skew_s() if isinstance(object_store, RemoteStore) else 0.0
+    if abs(skew_s) > MAX_CLOCK_SKEW_S:
+        raise _BrokenPromiseError(f"its clock is {skew_s:.0f} s ahead of ours: signatures would expire early or late")
+    return f"its clock is {skew_s:.0f} s ahead of ours"
