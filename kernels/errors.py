@@ -21,7 +21,7 @@ class EmptyProfileError(GristmillError):
     """A traffic profile holds no workload, so nothing can be ranked or compiled."""
 
 
-class SpoolError(GristmillError):
+class SpoolObjectError(GristmillError):
     """A spool object is not what a host writes, or does not belong with the others."""
 
 

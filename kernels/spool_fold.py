@@ -19,18 +19,12 @@ from typing import Any, NamedTuple
 
 from gristmill import records
 from gristmill.errors import MalformedRecordError
+from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS
 from gristmill.workload import TensorLayout, Workload
-from kernels.errors import EmptyProfileError, SpoolError
+from kernels.errors import EmptyProfileError, SpoolObjectError
 from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
 
 METADATA_PREFIX = "gristmill."
-_BOTH = {"window_start_ns": int, "window_end_ns": int, "host": str}
-OPERATOR_COLUMNS: dict[str, type] = {
-    **_BOTH,
-    **dict.fromkeys(("operator", "dtype", "axes", "layouts"), str),
-    **dict.fromkeys(("process", "calls", "timed_calls", "timed_ns", "dropped"), int),
-}
-REQUEST_COLUMNS: dict[str, type] = {**_BOTH, **dict.fromkeys(("prompt_tokens", "generated_tokens", "arrival_ns"), int)}
 KINDS = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS}
 
 
@@ -119,7 +113,7 @@ def fold(files: Iterable[tuple[str, bytes]]) -> TrafficProfile:
     """The profile of all these spool objects, given as (name, content).
 
     Raises:
-        SpoolError: if an object is malformed or comes from another fleet, model or hardware than the first; names it.
+        SpoolObjectError: naming an object that is malformed, or from another fleet, model or hardware than the first.
         EmptyProfileError: if there is no object.
     """
     tallies: list[Tally] = []
@@ -127,7 +121,9 @@ def fold(files: Iterable[tuple[str, bytes]]) -> TrafficProfile:
         tallies.append(tally(name, content))
         if tallies[-1].source != tallies[0].source:
             found, expected = ("/".join(t.source) for t in (tallies[-1], tallies[0]))
-            raise SpoolError(f"spool object {name}: from {found}, but the others are from {expected}: fold them apart")
+            raise SpoolObjectError(
+                f"spool object {name}: from {found}, but the others are from {expected}: fold them apart"
+            )
     if not tallies:
         raise EmptyProfileError("the spool holds no object: let the fleet serve with sampling on, then capture again")
     return reduce(add, tallies).profile()
@@ -137,7 +133,7 @@ def tally(name: str, content: bytes) -> Tally:
     """The samples of one spool object.
 
     Raises:
-        SpoolError: if it is not a Parquet file with the columns and metadata of its kind, or a row makes no sense.
+        SpoolObjectError: if it is not Parquet with the columns and metadata of its kind, or a row makes no sense.
     """
     kind = name.split("/")[-2] if "/" in name else ""
     if kind not in KINDS:
@@ -154,23 +150,25 @@ def tally(name: str, content: bytes) -> Tally:
     return Tally(source=source, start_ns=start_ns, end_ns=end_ns, versions=versions, **read(name, rows))
 
 
-def _read(name: str, content: bytes, columns: Mapping[str, type]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def _read(name: str, content: bytes, columns: Mapping[str, str]) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Metadata and rows, after checking that the columns are there, typed and without gaps."""
     import pyarrow
     from pyarrow import parquet
 
     try:
         table = parquet.read_table(io.BytesIO(content))
-    except (pyarrow.ArrowException, OSError) as error:
+        table.validate(full=True)
+        names = table.column_names
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _malformed(name, f"is not a Parquet file ({str(error).splitlines()[0]})") from None
     for column, kind in columns.items():
-        if column not in table.column_names:
+        if column not in names:
             raise _malformed(name, f"has no column {column!r}")
         found = table.schema.field(column).type
         found = found.value_type if pyarrow.types.is_dictionary(found) else found
-        fits = pyarrow.types.is_integer(found) if kind is int else pyarrow.types.is_string(found)
+        fits = pyarrow.types.is_integer(found) if kind == "int64" else pyarrow.types.is_string(found)
         if not fits or table.column(column).null_count:
-            raise _malformed(name, f"column {column!r} is {found} (or has gaps), expected {kind.__name__}")
+            raise _malformed(name, f"column {column!r} is {found} (or has gaps), expected {kind}")
     stored = table.schema.metadata or {}
     metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in stored.items()}
     return metadata, table.select(list(columns)).to_pylist()
@@ -189,7 +187,7 @@ def _provenance(name: str, metadata: Mapping[str, str]) -> tuple[Source, frozens
 
 
 def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Dropped calls are a fact of the flush, not of a row: they stand on all of its rows or on one."""
+    """Dropped calls are a fact of the flush, not of a row: they stand in one of its rows."""
     patterns: dict[Pattern, Counts] = {}
     dropped: dict[tuple[int, str, int], int] = {}
     for number, row in enumerate(rows):
@@ -239,8 +237,8 @@ def _canonical(value: Any) -> str:
     return records.canonical_json(value).decode()
 
 
-def _malformed(name: str, fault: str) -> SpoolError:
-    return SpoolError(f"spool object {name}: {fault}; delete it, or look at the host that wrote it")
+def _malformed(name: str, fault: str) -> SpoolObjectError:
+    return SpoolObjectError(f"spool object {name}: {fault}; delete it, or look at the host that wrote it")
 
 
 def _workload(pattern: Pattern, counts: Counts) -> Workload:

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import records
+from gristmill.directory_store import DirectoryStore
+from gristmill.sampler import Sampler
+from gristmill.site import Site
+from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, Identity, Spool
+from gristmill.store import read
+from gristmill.workload import dense
+from kernels import catalogue, inputs, spool_fold
+from kernels.errors import EmptyProfileError, SpoolObjectError
+from kernels.profile import Quantiles
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+SOURCE = {"fleet": "chat", "model": "llama", "hardware": "cpu"}
+FOLDER = "spool/chat/llama/cpu"
+
+Row = dict[str, Any]
+
+
+def operator_row(**changes: Any) -> Row:
+    axes = {"tokens": 4, "hidden": 8}
+    layouts = [dense((4, 8), "float32"), dense((8,), "float32")]
+    row: Row = {
+        "window_start_ns": 1_000_000_000,
+        "window_end_ns": 2_000_000_000,
+        "host": "a",
+        "process": 1,
+        "operator": "rms_norm",
+        "dtype": "float32",
+        "axes": records.canonical_json(axes).decode(),
+        "layouts": records.canonical_json(layouts).decode(),
+        "calls": 100,
+        "timed_calls": 10,
+        "timed_ns": 5000,
+        "dropped": 0,
+    }
+    return row | changes
+
+
+def request_row(prompt_tokens: int, generated_tokens: int) -> Row:
+    window = {"window_start_ns": 1_000_000_000, "window_end_ns": 2_000_000_000, "host": "a"}
+    return window | {"prompt_tokens": prompt_tokens, "generated_tokens": generated_tokens, "arrival_ns": 5}
+
+
+def spool_file(
+    rows: list[Row], kind: str = "operators", versions: dict[str, str] | None = None, **source: str
+) -> tuple[str, bytes]:
+    columns = OPERATOR_COLUMNS if kind == "operators" else REQUEST_COLUMNS
+    facts = {**SOURCE, **source, "versions": json.dumps(versions or {"torch": "2.13.0"})}
+    schema = pyarrow.schema(
+        [(name, getattr(pyarrow, kind)()) for name, kind in columns.items()],
+        metadata={f"gristmill.{key}": value for key, value in facts.items()},
+    )
+    return f"{FOLDER}/{kind}/1-a-1-0.parquet", _parquet(pyarrow.Table.from_pylist(rows, schema))
+
+
+def _parquet(table: Any) -> bytes:
+    buffer = io.BytesIO()
+    parquet.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def test_one_file_becomes_a_profile() -> None:
+    profile = spool_fold.fold([spool_file([operator_row()])])
+    assert (profile.fleet, profile.model, profile.hardware) == ("chat", "llama", "cpu")
+    assert profile.window_start_utc == "1970-01-01T00:00:01.000000+00:00"
+    assert profile.window_end_utc == "1970-01-01T00:00:02.000000+00:00"
+    assert profile.versions == {"torch": "2.13.0"}
+    (workload,) = profile.workloads
+    assert workload.axes == {"tokens": 4, "hidden": 8}
+    assert workload.inputs == (dense((4, 8), "float32"), dense((8,), "float32"))
+    assert (workload.calls, workload.time_ns) == (100, 50_000)
+
+
+def test_calls_of_one_pattern_add_up_however_the_json_is_written() -> None:
+    respelled = operator_row(axes='{"hidden": 8,  "tokens": 4}', calls=50, timed_calls=0, timed_ns=0, host="b")
+    profile = spool_fold.fold([spool_file([operator_row()]), spool_file([respelled])])
+    (workload,) = profile.workloads
+    assert (workload.calls, workload.time_ns) == (150, 75_000)
+
+
+def test_patterns_that_differ_in_strides_stay_apart() -> None:
+    strided = records.canonical_json([{"shape": [4, 8], "strides": [16, 1], "dtype": "float32"}]).decode()
+    profile = spool_fold.fold([spool_file([operator_row(), operator_row(layouts=strided)])])
+    assert len(profile.workloads) == 2
+
+
+def test_untimed_calls_count_without_time() -> None:
+    profile = spool_fold.fold([spool_file([operator_row(timed_calls=0, timed_ns=0)])])
+    assert (profile.workloads[0].calls, profile.workloads[0].time_ns) == (100, 0)
+
+
+def test_dropped_samples_count_once_per_flush() -> None:
+    first_only = [operator_row(dropped=7), operator_row(dtype="bfloat16")]
+    other_process = [operator_row(dropped=5, process=2)]
+    assert spool_fold.fold([spool_file(first_only), spool_file(other_process)]).dropped == 12
+
+
+def test_requests_become_quantiles() -> None:
+    rows = [request_row(prompt, 2 * prompt) for prompt in range(1, 101)]
+    requests = spool_fold.fold([spool_file(rows, "requests")]).requests
+    assert requests.count == 100
+    assert requests.prompt_tokens == Quantiles(p10=10, p50=50, p90=90, p99=99, maximum=100)
+    assert requests.generated_tokens.p50 == 100
+
+
+def test_a_fleet_in_the_middle_of_an_upgrade_lists_both_versions() -> None:
+    files = [spool_file([operator_row()], versions={"torch": v}) for v in ("2.13.0", "2.12.0", "2.13.0")]
+    assert spool_fold.fold(files).versions == {"torch": "2.12.0, 2.13.0"}
+
+
+rows = st.builds(
+    lambda host, tokens, calls, share, ns, dropped: operator_row(
+        host=host,
+        axes=records.canonical_json({"tokens": tokens, "hidden": 8}).decode(),
+        calls=calls,
+        timed_calls=int(calls * share),
+        timed_ns=ns,
+        dropped=dropped,
+    ),
+    st.sampled_from("abc"),
+    st.integers(1, 3),
+    st.integers(0, 1000),
+    st.floats(0, 1),
+    st.integers(0, 10**6),
+    st.integers(0, 3),
+)
+requests = st.builds(request_row, st.integers(0, 5000), st.integers(0, 500))
+files = st.lists(
+    st.one_of(
+        st.lists(rows, min_size=1, max_size=4).map(spool_file),
+        st.lists(requests, min_size=1, max_size=4).map(lambda r: spool_file(r, "requests")),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(files, st.integers(0, 100), st.integers(0, 6))
+def test_order_and_grouping_of_files_do_not_matter(parts: list[tuple[str, bytes]], seed: int, cut: int) -> None:
+    expected = spool_fold.fold(parts)
+    shuffled = parts[:]
+    random.Random(seed).shuffle(shuffled)
+    assert spool_fold.fold(shuffled) == expected
+    tallies = [spool_fold.tally(*part) for part in shuffled]
+    split = min(cut, len(tallies) - 1)
+    grouped = tallies[split]
+    for tally in tallies[split + 1 :]:
+        grouped = grouped + tally
+    for tally in reversed(tallies[:split]):
+        grouped = tally + grouped
+    assert grouped.profile() == expected
+    assert sum(w.calls for w in expected.workloads) == sum(c.calls for c in grouped.patterns.values())
+
+
+def _without(column: str) -> tuple[str, bytes]:
+    name, content = spool_file([operator_row()])
+    return name, _parquet(parquet.read_table(io.BytesIO(content)).drop_columns([column]))
+
+
+def _with_null(column: str) -> tuple[str, bytes]:
+    return spool_file([operator_row(**{column: None})])
+
+
+def _retyped() -> tuple[str, bytes]:
+    name, content = spool_file([operator_row()])
+    table = parquet.read_table(io.BytesIO(content))
+    position = table.column_names.index("calls")
+    return name, _parquet(table.set_column(position, "calls", table.column("calls").cast("double")))
+
+
+def _bare() -> tuple[str, bytes]:
+    name, content = spool_file([operator_row()])
+    return name, _parquet(parquet.read_table(io.BytesIO(content)).replace_schema_metadata({}))
+
+
+MALFORMED: dict[str, tuple[Callable[[], tuple[str, bytes]], str]] = {
+    "empty": (lambda: (f"{FOLDER}/operators/x.parquet", b""), "not a Parquet file"),
+    "text": (lambda: (f"{FOLDER}/operators/x.parquet", b"a,b\n1,2\n"), "not a Parquet file"),
+    "truncated": (lambda: (f"{FOLDER}/operators/x.parquet", spool_file([operator_row()])[1][:-20]), "not a Parquet"),
+    "other kind": (lambda: (f"{FOLDER}/spans/x.parquet", spool_file([operator_row()])[1]), "folder 'spans'"),
+    "no folder": (lambda: ("x.parquet", spool_file([operator_row()])[1]), "operators/ or requests/"),
+    "column missing": (lambda: _without("timed_ns"), "no column 'timed_ns'"),
+    "null": (lambda: _with_null("calls"), "'calls'"),
+    "column type": (_retyped, "'calls' is double"),
+    "no metadata": (_bare, "gristmill.fleet"),
+    "no rows": (lambda: spool_file([]), "no row"),
+    "negative": (lambda: spool_file([operator_row(calls=-1, timed_calls=-2)]), "row 0"),
+    "more timed than called": (lambda: spool_file([operator_row(calls=1, timed_calls=2)]), "timed_calls <= calls"),
+    "axes no JSON": (lambda: spool_file([operator_row(axes="{tokens: 4}")]), "row 0, axes"),
+    "axes a list": (lambda: spool_file([operator_row(axes="[4, 8]")]), "row 0, axes"),
+    "extent a string": (lambda: spool_file([operator_row(axes='{"tokens": "4"}')]), "row 0, axes"),
+    "layouts": (lambda: spool_file([operator_row(layouts='[{"shape": [4]}]')]), "row 0, layouts"),
+    "second row": (lambda: spool_file([operator_row(), operator_row(layouts="7")]), "row 1, layouts"),
+    "window": (lambda: spool_file([operator_row(window_end_ns=1)]), "start before the end"),
+    "tokens": (lambda: spool_file([request_row(-5, 1)], "requests"), "prompt_tokens"),
+    "other source": (lambda: spool_file([operator_row()], fleet="batch"), "batch/llama/cpu"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_object_is_named_with_its_fault(case: str) -> None:
+    make, fault = MALFORMED[case]
+    name, content = make()
+    with pytest.raises(SpoolObjectError) as caught:
+        spool_fold.fold([spool_file([operator_row()]), (name, content)])
+    message = str(caught.value)
+    assert name in message
+    assert fault in message
+    assert "\n" not in message
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 5000), st.integers(0, 255))
+def test_a_flipped_byte_is_an_error_or_a_tally_never_a_crash(position: int, value: int) -> None:
+    name, content = spool_file([operator_row()])
+    spoiled = bytearray(content)
+    spoiled[position % len(spoiled)] = value
+    try:
+        spool_fold.tally(name, bytes(spoiled)).profile()
+    except SpoolObjectError as error:
+        assert name in str(error)
+
+
+def test_no_object_is_an_empty_profile() -> None:
+    with pytest.raises(EmptyProfileError):
+        spool_fold.fold([])
+
+
+def test_what_a_host_spools_is_what_is_folded(tmp_path: Path) -> None:
+    """The writer and the reader of the spool, through a store, on samples of a real call."""
+    norm = catalogue.operator("rms_norm")
+    site = Site(0, "rms_norm", torch.float32, {"hidden": 8}, (1e-6,), norm.baselines["eager"])
+    sampler = Sampler()
+    cell = sampler.cell(site, 4, (torch.ones(4, 16)[:, :8], torch.ones(8)))
+    cell.calls, cell.timed_calls, cell.timed_ns = 40, 4, 400
+    store = DirectoryStore(tmp_path / "store")
+    spool = Spool(store, Identity("chat", "llama", "cpu", {"torch": "2.13.0"}), sampler, tmp_path / "waiting")
+    for prompt_tokens in (10, 20, 30):
+        spool.add_request(prompt_tokens, 5, 1)
+    keys = spool.flush().keys
+    profile = spool_fold.fold((key, read(store, key)) for key in keys)
+    assert profile.requests.prompt_tokens.p50 == 20
+    (workload,) = profile.workloads
+    assert (workload.calls, workload.time_ns) == (40, 4000)
+    assert workload.inputs[0].strides == (16, 1)
+    inputs.check_workload(norm, workload)
