@@ -148,17 +148,10 @@ class Arena:
         for pages_SP, place in zip(self._pages, self._places, strict=True):
             pages_SP.index_fill_(0, numbers, POISON[_item_bytes(place)])
 
-    def untouched(self, numbers: Tensor) -> list[Tensor]:
-        """Per tensor, which of those sets still hold poison in every element."""
+    def poisoned(self, numbers: Tensor) -> list[Tensor]:
+        """Per tensor, how many elements of each of those sets still hold poison."""
         return [
-            (_bits(tensor[numbers]) == POISON[_item_bytes(place)]).flatten(1).all(1)
-            for tensor, place in zip(self.tensors, self._places, strict=True)
-        ]
-
-    def incomplete(self, numbers: Tensor) -> list[Tensor]:
-        """Per tensor, which of those sets still hold poison in any element."""
-        return [
-            (_bits(tensor[numbers]) == POISON[_item_bytes(place)]).flatten(1).any(1)
+            (_bits(tensor[numbers]) == POISON[_item_bytes(place)]).flatten(1).sum(1)
             for tensor, place in zip(self.tensors, self._places, strict=True)
         ]
 
@@ -169,8 +162,11 @@ class Arena:
             item_bytes = _item_bytes(place)
             first = (place.start - place.base) // item_bytes
             last = first + _span(place.layout)
-            around_SP = torch.cat((pages_SP[:, :first], pages_SP[:, last:]), dim=1)[numbers]
-            spilled.append((around_SP != POISON[item_bytes]).any(1))
+            flags_S = torch.zeros(len(numbers), dtype=torch.bool)
+            for around_SP in (pages_SP[:, :first], pages_SP[:, last:]):
+                if around_SP.shape[1]:
+                    flags_S |= (around_SP[numbers] != POISON[item_bytes]).any(1)
+            spilled.append(flags_S)
         return spilled
 
 

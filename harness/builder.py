@@ -33,7 +33,7 @@ LIMITS = sandbox.Limits(
 BUILD_TIMEOUT_S = 180.0
 """Of wall time; generous, because a busy host must not turn a good candidate into a failed one. CPU time is limited to 60 s."""
 MAX_LOG_CHARACTERS = 20_000
-BACKGROUND_NICE = 19
+BACKGROUND_NICE = 10
 
 
 @dataclass(frozen=True)

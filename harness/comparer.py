@@ -20,6 +20,8 @@ from kernels.verdict import Mismatch
 
 FACTOR = 4.0
 MAX_TEXT_DIGITS = 9
+EXPONENT_BITS = 0x7FF << 52
+"""Of a float64."""
 
 
 @dataclass(frozen=True)
@@ -42,42 +44,53 @@ class Expected:
     """Of the candidate's output."""
 
 
-def units(found: Tensor, expected: Expected) -> Tensor:
-    """Errors in units of eps times scale; elements that are not finite in the reference count as 0."""
-    difference = (found.to(torch.float64) - expected.values).abs()
-    finite = torch.isfinite(expected.values)
-    return torch.where(finite, difference, 0.0) / _unit(expected)
+@dataclass(frozen=True)
+class Deviation:
+    """Errors of S sets, in units of eps times scale, and one unit in the last place of the expected value, likewise."""
+
+    errors: Tensor
+    last_places: Tensor
+
+
+def deviate(found: Tensor, expected: Expected) -> Deviation:
+    """Errors are infinite where NaN or infinities are misplaced, and 0 where they stand as they should."""
+    info = torch.finfo(expected.dtype)
+    unit = (expected.scale * info.eps).clamp_(min=info.tiny * info.eps)
+    exact = found.to(torch.float64)
+    errors = (exact - expected.values).abs_().div_(unit)
+    last_places = _last_place(expected.values, info).div_(unit)
+    if not bool(torch.isfinite(errors).all()):
+        agree = (exact == expected.values) | (torch.isnan(exact) & torch.isnan(expected.values))
+        errors = torch.where(agree, 0.0, errors.nan_to_num(torch.inf, torch.inf))
+        last_places = last_places.nan_to_num(0.0, 0.0)
+    return Deviation(errors, last_places)
 
 
 def measure(found: Tensor, expected: Expected) -> ErrorFacts:
     """The facts of a baseline's outputs, S sets at once."""
-    errors_S = units(found, expected).flatten(1)
+    errors_S = deviate(found, expected).errors.flatten(1)
     return ErrorFacts(float(errors_S.max()), float(errors_S.mean(1).max()))
 
 
-def wrong_elements(found: Tensor, expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
+def element_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Error over what is allowed, per element: above 1 is wrong. Infinite where NaN or infinity are misplaced."""
-    allowed = factor * facts.largest + _last_place(expected) / _unit(expected)
-    ratios = units(found, expected) / allowed
-    exact = found.to(torch.float64)
-    agree = (exact == expected.values) | (torch.isnan(exact) & torch.isnan(expected.values))
-    classes_differ = ~(torch.isfinite(exact) & torch.isfinite(expected.values)) & ~agree
-    return torch.where(classes_differ, torch.inf, ratios)
+    return deviation.errors / (deviation.last_places + factor * facts.largest)
 
 
-def mean_ratios(found: Tensor, expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
+def mean_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Mean error over what is allowed, per set: above 1 the whole tensor is too inexact."""
-    last_place_S = (_last_place(expected) / _unit(expected)).flatten(1).nan_to_num(0.0, 0.0, 0.0).mean(1)
-    return units(found, expected).flatten(1).nan_to_num(torch.inf).mean(1) / (factor * facts.mean + last_place_S)
+    allowed_S = deviation.last_places.flatten(1).mean(1) + factor * facts.mean
+    return deviation.errors.flatten(1).mean(1) / allowed_S
 
 
 def compare(
     found: Tensor, expected: Expected, facts: ErrorFacts, *, workload: str, output: str, factor: float = FACTOR
 ) -> Mismatch | None:
     """None if all S sets are right, else where the worst of them differs."""
-    ratios = wrong_elements(found, expected, facts, factor)
+    deviation = deviate(found, expected)
+    ratios = element_ratios(deviation, facts, factor).nan_to_num_(0.0, torch.inf)  # 0 / 0: nothing allowed, nothing wrong
     worst_S = ratios.flatten(1).amax(1)
-    means_S = mean_ratios(found, expected, facts, factor)
+    means_S = mean_ratios(deviation, facts, factor).nan_to_num_(0.0, torch.inf)
     if not bool(((worst_S > 1) | (means_S > 1)).any()):
         return None
     number = int(torch.maximum(worst_S, means_S).argmax())
@@ -126,16 +139,10 @@ def merge(facts: Sequence[ErrorFacts]) -> ErrorFacts:
     return ErrorFacts(max(fact.largest for fact in facts), max(fact.mean for fact in facts))
 
 
-def _unit(expected: Expected) -> Tensor:
-    info = torch.finfo(expected.dtype)
-    return (expected.scale * info.eps).clamp(min=info.tiny * info.eps)
-
-
-def _last_place(expected: Expected) -> Tensor:
-    """Distance to the next number of the output's dtype; the spacing of subnormal numbers at least."""
-    info = torch.finfo(expected.dtype)
-    exponents = torch.frexp(expected.values.nan_to_num(0.0, 0.0, 0.0)).exponent
-    return torch.ldexp(torch.full_like(expected.values, info.eps), exponents - 1).clamp(min=info.tiny * info.eps)
+def _last_place(values: Tensor, info: torch.finfo) -> Tensor:
+    """Distance to the next number of the output's dtype, in float64; the spacing of subnormal numbers at least."""
+    powers = (values.contiguous().view(torch.int64) & EXPONENT_BITS).view(torch.float64)  # 2 ** floor(log2 |value|)
+    return (powers * info.eps).clamp_(min=info.tiny * info.eps)
 
 
 def _text(value: float) -> str:

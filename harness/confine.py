@@ -37,6 +37,7 @@ PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 
 ROOT_LINKS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 DEVICES = ("null", "zero", "urandom")
+AUTOGROUP = "/proc/self/autogroup"
 FIRST_UID = 1_900_000_000
 """Users of runners: this plus the watch's process id, so that no two runners that live at once share a user."""
 
@@ -231,12 +232,13 @@ def limit(limits: dict) -> None:
 def wall_in(spec: dict, uid: int, active: list[str]) -> None:
     """Applies each layer in turn; one that the host refuses is left out of `active`, and the rest still count."""
     privileged = os.geteuid() == 0
+    if spec["nice"]:
+        attempt(active, "priority", prioritise, spec["nice"])
     for name, flag in (("network", CLONE_NEWNET), ("ipc", CLONE_NEWIPC), ("host name", CLONE_NEWUTS)):
         attempt(active, f"{name} namespace", unshare, flag)
     if attempt(active, "mount namespace", unshare, CLONE_NEWNS):
         attempt(active, "private root", private_root, spec)
     os.chdir(spec["cwd"])
-    os.nice(spec["nice"])
     attempt(active, "resource limits", limit, spec["limits"])
     if privileged and "user namespace" not in active:
         attempt(active, "own user", drop_user, uid)
@@ -246,6 +248,14 @@ def wall_in(spec: dict, uid: int, active: list[str]) -> None:
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     active.append("no new privileges")
     attempt(active, "system call filter", filter_system_calls, spec["argv"] is None)
+
+
+def prioritise(nice: int) -> None:
+    """For this process, and for its session, where the kernel shares the processor between sessions first."""
+    os.nice(nice)
+    if os.path.exists(AUTOGROUP):
+        with open(AUTOGROUP, "w") as file:
+            file.write(str(nice))
 
 
 def attempt(active: list[str], layer: str, action, *arguments) -> bool:

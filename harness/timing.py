@@ -96,32 +96,21 @@ def bootstrap(samples: Sequence[float], seed: int, resamples: int = RESAMPLES) -
 
 
 def collect(
-    candidate: Callable[[], float],
-    baseline: Callable[[], float],
-    rule: StopRule,
-    rng: random.Random,
-    clock_s: Callable[[], float],
+    measure: Callable[[bool], Pair], rule: StopRule, rng: random.Random, clock_s: Callable[[], float]
 ) -> PairedTiming:
-    """Alternates the two sides in random order until the rule is content.
-
-    Each side returns nanoseconds per call of one batch.
+    """Collects pairs until the rule is content. `measure` is told whether the candidate goes first: that is random.
 
     Raises:
-        VoidRunError: a side returned a time that is not finite or not positive.
+        VoidRunError: a pair holds a time that is not finite or not positive.
     """
     pairs: list[Pair] = []
     start_s = clock_s()
     while True:
-        if rng.random() < 0.5:
-            candidate_ns = candidate()
-            baseline_ns = baseline()
-        else:
-            baseline_ns = baseline()
-            candidate_ns = candidate()
-        for sample in (candidate_ns, baseline_ns):
+        pair = measure(rng.random() < 0.5)
+        for sample in (pair.candidate_ns, pair.baseline_ns):
             if not (math.isfinite(sample) and sample > 0):
                 raise VoidRunError(f"a batch took {sample} ns a call")
-        pairs.append(Pair(candidate_ns, baseline_ns))
+        pairs.append(pair)
         ratio = bootstrap([pair.ratio for pair in pairs], seed=len(pairs))
         if rule.enough(ratio, len(pairs), clock_s() - start_s):
             return PairedTiming(tuple(pairs), ratio)

@@ -16,8 +16,8 @@ from harness import comparer, draws, timing
 from harness.arena import Arena, Layout
 from harness.draws import Draws
 from harness.policy import JudgePolicy
-from harness.session import Finding, Session
-from harness.timing import PairedTiming
+from harness.session import Finding, Session, as_baseline_error
+from harness.timing import Pair, PairedTiming
 from kernels.definition import Definition
 from kernels.verdict import Mismatch, Status
 
@@ -25,6 +25,8 @@ CHECKED_SETS = 2
 CHEAP_WEIGHT_BYTES = 1 << 20
 """Weights of all sets of a batch up to this size get new values with every batch."""
 UNWRITTEN = "unwritten"
+BASELINE_PATIENCE = 6.0
+"""A baseline may compile itself at its first call."""
 MIN_VERIFIED_SETS = 2
 
 
@@ -74,18 +76,18 @@ class Trial:
 
     def inspect(self, source: Draws, numbers: Tensor, recomputed: Tensor) -> Finding | None:
         """What is wrong with the outputs of those sets; the recomputed ones are compared with float64."""
-        untouched = self._unwritten(self.outputs.untouched(numbers), len(numbers))
-        return untouched or self._spilled(numbers) or self._compare(source, recomputed) or self._incomplete(numbers)
+        poisoned = self.outputs.poisoned(numbers)
+        whole = [_elements(tensor.shape[1:]) for tensor in self.outputs.tensors]
+        untouched = self._unwritten([left_S == size for left_S, size in zip(poisoned, whole, strict=True)], "all")
+        incomplete = self._unwritten([left_S > 0 for left_S in poisoned], "part")
+        return untouched or self._spilled(numbers) or self._compare(source, recomputed) or incomplete
 
-    def _unwritten(self, unwritten: list[Tensor], calls: int) -> Finding | None:
-        for spec, flags_S in zip(self.definition.outputs, unwritten, strict=True):
+    def _unwritten(self, flags: list[Tensor], extent: str) -> Finding | None:
+        for spec, flags_S in zip(self.definition.outputs, flags, strict=True):
             if bool(flags_S.any()):
-                reason = f"{self.label}: {spec.name} was left {UNWRITTEN} in {int(flags_S.sum())} of {calls} calls"
-                return Finding(Status.INCORRECT, reason)
+                calls = f"{int(flags_S.sum())} of {len(flags_S)} calls"
+                return Finding(Status.INCORRECT, f"{self.label}: {extent} of {spec.name} was left {UNWRITTEN} in {calls}")
         return None
-
-    def _incomplete(self, numbers: Tensor) -> Finding | None:
-        return self._unwritten(self.outputs.incomplete(numbers), len(numbers))
 
     def _spilled(self, numbers: Tensor) -> Finding | None:
         for spec, spilled_S in zip(self.definition.outputs, self.outputs.spilled(numbers), strict=True):
@@ -151,7 +153,7 @@ class Trial:
             return time.monotonic()
 
         try:
-            return timing.collect(side.candidate_batch, side.baseline_batch, rule, self._rng, clock_s)
+            return timing.collect(side.measure, rule, self._rng, clock_s)
         except timing.VoidRunError as error:
             raise Finding(Status.CHEATED, f"{self.label}: {error}; the run is void") from None
 
@@ -183,26 +185,34 @@ class _Pairs:
         self._baseline.plan(trial.layout, self._policy.deadline_s)
         for _ in range(2):
             count = min(self._sets, 16)
-            self._baseline_ns = self._baseline.run(self._pick(count).tolist(), self._policy.deadline_s * 6) / count
+            self._baseline_ns = self._run_baseline(self._pick(count))
             numbers = self._pick(count)
             self._candidate_ns = trial.run(numbers) / count
             self._verify(numbers)
 
-    def candidate_batch(self) -> float:
-        numbers = self._pick(
-            timing.batch_size(self._candidate_ns, self._policy.batch_ns, self._sets, self._rng)
-        )
-        self._trial.refresh(self._source, numbers, weights=self._cheap_weights and not self._trial.needs_setup)
-        per_call_ns = self._trial.run(numbers) / len(numbers)
-        self._verify(numbers)
-        self._candidate_ns = per_call_ns
-        return per_call_ns
+    def measure(self, candidate_first: bool) -> Pair:
+        """One pair: fresh values for both, then one batch each, then a look at what the candidate wrote."""
+        sizes = [
+            timing.batch_size(per_call_ns, self._policy.batch_ns, self._sets, self._rng)
+            for per_call_ns in (self._candidate_ns, self._baseline_ns)
+        ]
+        numbers = self._pick(max(sizes))
+        weights = self._cheap_weights and not self._trial.needs_setup
+        self._trial.refresh(self._source, numbers, weights=weights)
+        ours = numbers[: sizes[0]]
+        if candidate_first:
+            self._candidate_ns = self._trial.run(ours) / len(ours)
+        self._baseline_ns = self._run_baseline(numbers[: sizes[1]])
+        if not candidate_first:
+            self._candidate_ns = self._trial.run(ours) / len(ours)
+        self._verify(ours)
+        return Pair(self._candidate_ns, self._baseline_ns)
 
-    def baseline_batch(self) -> float:
-        numbers = self._pick(timing.batch_size(self._baseline_ns, self._policy.batch_ns, self._sets, self._rng))
-        self._trial.refresh(self._source, numbers, weights=False)
-        elapsed_ns = self._baseline.run(numbers.tolist(), self._policy.deadline_s * 6)
-        return elapsed_ns / len(numbers)
+    def _run_baseline(self, numbers: Tensor) -> float:
+        try:
+            return self._baseline.run(numbers.tolist(), self._policy.deadline_s * BASELINE_PATIENCE) / len(numbers)
+        except Finding as finding:
+            raise as_baseline_error("of the timing", finding) from None
 
     def _pick(self, count: int) -> Tensor:
         return torch.tensor(self._rng.sample(range(self._sets), count))
