@@ -80,7 +80,7 @@ class PatternSource:
         """
         self.space(target).check(values)
         files = {"main.cpp": _read(self.source), **{name: _read(name) for name in self.headers}}
-        files["parameters.h"] = render_parameters(target.dtype, values)
+        files["parameters.h"] = render_parameters(target, values)
         return Candidate(
             operator=self.operator,
             language=Language.CPP,
@@ -92,9 +92,10 @@ class PatternSource:
         )
 
 
-def render_parameters(dtype: str, values: Mapping[str, int]) -> str:
+def render_parameters(target: Target, values: Mapping[str, int]) -> str:
     """The header `parameters.h` that a source includes."""
-    lines = ["#pragma once", '#include "gristmill_kernel.h"', f"constexpr int DTYPE = {DTYPE_CONSTANTS[dtype]};"]
+    lines = ["#pragma once", '#include "gristmill_kernel.h"', f"constexpr int DTYPE = {DTYPE_CONSTANTS[target.dtype]};"]
+    lines += [f"constexpr int MIN_TOKENS = {target.tokens.low};", f"constexpr int MAX_TOKENS = {target.tokens.high};"]
     lines += [f"constexpr int {name} = {value};" for name, value in sorted(values.items())]
     return "\n".join(lines) + "\n"
 

@@ -30,6 +30,8 @@ INLINE Problem read_problem(const gm_call *call) {
     };
 }
 
+INLINE bool in_domain(const Problem &p) { return MIN_TOKENS <= p.tokens && p.tokens <= MAX_TOKENS; }
+
 INLINE bool worth_threads(const Problem &p) {
     return p.out_features * p.in_features * int64_t(sizeof(real)) >= int64_t(SERIAL_BELOW_KIB) * 1024;
 }
@@ -55,7 +57,7 @@ INLINE floats load_chunk(const real *from) {
     }
 }
 
-INLINE floats load_chunk_first(const real *from, int64_t count) {
+static OUTLINE floats load_chunk_first(const real *from, int64_t count) {
     real buffer[CHUNK] = {};
     memcpy(buffer, from, count * sizeof(real));
     return load_chunk(buffer);
@@ -69,20 +71,34 @@ INLINE Floats multiply_add(Floats sums, Floats a, Floats b) {
     return sums + a * b;
 }
 
-template <int T, class Block>
-INLINE void for_last_tokens(int64_t count, int64_t token, Block block) {
-    if constexpr (T > 0) {
-        if (count == T) block(std::integral_constant<int, T>{}, token);
-        else for_last_tokens<T - 1>(count, token, block);
+/* Whether a call of the domain can leave between `low` and `high` tokens for its last block. */
+constexpr bool leaves(int low, int high) {
+    for (int left = low; left <= high; left++)
+        if (MAX_TOKENS >= TOKENS + left || (MIN_TOKENS <= left && left <= MAX_TOKENS)) return true;
+    return false;
+}
+
+/* Sizes are powers of two and TOKENS: of the blocks that hold `left` tokens, the smallest. */
+template <int Size = 1, class Block>
+INLINE void smallest_block(int64_t left, Block block) {
+    if constexpr (Size >= TOKENS) {
+        block(std::integral_constant<int, TOKENS>{});
+    } else {
+        if constexpr (leaves(Size / 2 + 1, Size)) {
+            if (left <= Size) return block(std::integral_constant<int, Size>{});
+        }
+        smallest_block<2 * Size>(left, block);
     }
 }
 
-/* Calls `block(size, first token)` for TOKENS at a time, then once for those left; sizes are compile-time constants. */
+/* Calls `block(size, first token, tokens)` until all tokens are done. The size is a constant, and may exceed the tokens
+ * in the last block.
+ */
 template <class Block>
 INLINE void for_tokens(int64_t tokens, Block block) {
     int64_t token = 0;
-    for (; token + TOKENS <= tokens; token += TOKENS) block(std::integral_constant<int, TOKENS>{}, token);
-    for_last_tokens<TOKENS - 1>(tokens - token, token, block);
+    for (; token + TOKENS <= tokens; token += TOKENS) block(std::integral_constant<int, TOKENS>{}, token, TOKENS);
+    if (token < tokens) smallest_block(tokens - token, [&](auto size) INLINED { block(size, token, int(tokens - token)); });
 }
 
 }  // namespace

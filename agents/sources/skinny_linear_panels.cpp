@@ -22,41 +22,43 @@ INLINE floats broadcast(const real *from, int64_t count) {
 }
 
 template <int T>
-INLINE void step(floats (&sums)[T][PANEL_VECTORS], const real *w, const real *x, int64_t x_stride, int64_t count) {
+INLINE void step(floats (&sums)[T][PANEL_VECTORS], const real *w, const real *const (&x)[T], int64_t k, int64_t count) {
     floats ws[PANEL_VECTORS];
     unroll<PANEL_VECTORS>([&](auto v) INLINED {
         ws[v] = load_chunk(w + v * CHUNK);
         if (PREFETCH_LINES > 0 && v * CHUNK % LINE == 0) __builtin_prefetch(w + v * CHUNK + PREFETCH_LINES * LINE, 0, 3);
     });
     unroll<T>([&](auto t) INLINED {
-        const floats xs = broadcast(x + t * x_stride, count);
+        const floats xs = broadcast(x[t] + k, count);
         unroll<PANEL_VECTORS>([&](auto v) INLINED { sums[t][v] = multiply_add(sums[t][v], ws[v], xs); });
     });
 }
 
+/* Tokens that the block lacks are stood in for by its first, and not stored. */
 template <int T>
-INLINE void outer_products(const Problem &p, int64_t panel, int64_t token) {
+INLINE void outer_products(const Problem &p, int64_t panel, int64_t token, int count) {
     floats sums[T][PANEL_VECTORS] = {};
-    const real *const w = p.packed + panel * panel_elements(p.in_features), *const x = p.x + token * p.x_stride;
+    const real *const w = p.packed + panel * panel_elements(p.in_features), *x[T];
+    unroll<T>([&](auto t) INLINED { x[t] = p.x + (token + (t < count ? t : 0)) * p.x_stride; });
     const int64_t K = p.in_features;
     int64_t k = 0;
     for (; k + K_UNROLL * GROUP <= K; k += K_UNROLL * GROUP)
         unroll<K_UNROLL>([&](auto u) INLINED {
-            step<T>(sums, w + (k + u * GROUP) * PANEL, x + k + u * GROUP, p.x_stride, GROUP);
+            step<T>(sums, w + (k + u * GROUP) * PANEL, x, k + u * GROUP, GROUP);
         });
-    for (; k < K; k += GROUP) step<T>(sums, w + k * PANEL, x + k, p.x_stride, K - k);
+    for (; k < K; k += GROUP) step<T>(sums, w + k * PANEL, x, k, K - k);
     const int64_t row = panel * PANEL;
     unroll<T * PANEL_VECTORS>([&](auto i) INLINED {
         constexpr int t = i / PANEL_VECTORS, v = i % PANEL_VECTORS;
         real *const to = p.out + (token + t) * p.out_features + row + v * LANES;
-        const int64_t left = p.out_features - row - v * LANES;
+        const int64_t left = t >= count ? 0 : p.out_features - row - v * LANES;
         if (left >= LANES) store(to, sums[t][v]);
         else if (left > 0) store_first(to, sums[t][v], left);
     });
 }
 
 void panel_block(const Problem &p, int64_t panel) {
-    for_tokens(p.tokens, [&](auto T, int64_t token) INLINED { outer_products<T>(p, panel, token); });
+    for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED { outer_products<size>(p, panel, token, count); });
 }
 
 }  // namespace
@@ -64,7 +66,7 @@ void panel_block(const Problem &p, int64_t panel) {
 GM_EXPORT int32_t gm_run(const gm_call *call) {
     const Problem p = read_problem(call);
     const int64_t panels = (p.out_features + PANEL - 1) / PANEL;
-    if (!p.packed) return 1;
+    if (!p.packed || !in_domain(p)) return 1;
 #pragma omp parallel for schedule(static) num_threads(THREADS) if (worth_threads(p))
     for (int64_t panel = 0; panel < panels; panel++) panel_block(p, panel);
     return 0;

@@ -9,29 +9,28 @@
 namespace {
 
 /* Independent sums per dot product, as far as registers allow: few products need them to hide the latency of an addition. */
-template <int R, int T>
-constexpr int CHAINS = R * T * K_UNROLL <= 24 ? K_UNROLL : 1;
+template <int T>
+constexpr int CHAINS = ROWS * T * K_UNROLL <= 24 ? K_UNROLL : 1;
 
-/* The tokens of a block: chunk by chunk along K, one vector per token; zeros past the end of K. */
+/* Chunk by chunk along K, a block's tokens side by side; zeros past the end of K and for tokens that the block lacks. */
 INLINE void interleave(const Problem &p, floats *to) {
-    const int64_t chunks = (p.in_features + CHUNK - 1) / CHUNK;
-    for (int64_t first = 0; first < p.tokens; first += TOKENS) {
-        const int64_t size = p.tokens - first < TOKENS ? p.tokens - first : TOKENS;
-        for (int64_t c = 0; c < chunks; c++)
-            for (int64_t t = 0; t < size; t++) {
-                const real *const from = p.x + (first + t) * p.x_stride + c * CHUNK;
-                const int64_t left = p.in_features - c * CHUNK;
-                to[first * chunks + c * size + t] = left >= CHUNK ? load_chunk(from) : load_chunk_first(from, left);
+    for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED {
+        for (int64_t k = 0; k < p.in_features; k += CHUNK)
+            for (int t = 0; t < size; t++) {
+                const real *const from = p.x + (token + t) * p.x_stride + k;
+                const int64_t left = t < count ? p.in_features - k : 0;
+                *to++ = left >= CHUNK ? load_chunk(from) : load_chunk_first(from, left);
             }
-    }
+    });
 }
 
-template <int R, int T>
-INLINE void dot_products(const Problem &p, const floats *x, int64_t row, int64_t token) {
-    constexpr int U = CHAINS<R, T>;
+/* Rows past the last one are stood in for by the first of the block, and not stored. */
+template <int T>
+INLINE void dot_products(const Problem &p, const floats *x, int64_t row, int64_t token, int count) {
+    constexpr int R = ROWS, U = CHAINS<T>;
     floats sums[U][R][T] = {};
     const real *w[R];
-    unroll<R>([&](auto r) INLINED { w[r] = p.weight + (row + r) * p.weight_stride; });
+    unroll<R>([&](auto r) INLINED { w[r] = p.weight + (row + r < p.out_features ? row + r : row) * p.weight_stride; });
     const int64_t K = p.in_features, ahead = PREFETCH_BLOCKS * R * p.weight_stride;
     int64_t k = 0;
     x += token * ((K + CHUNK - 1) / CHUNK);
@@ -59,13 +58,12 @@ INLINE void dot_products(const Problem &p, const floats *x, int64_t row, int64_t
     unroll<R * T>([&](auto i) INLINED {
         constexpr int r = i / T, t = i % T;
         unroll<U - 1>([&](auto u) INLINED { sums[0][r][t] += sums[u + 1][r][t]; });
-        store_one(p.out + (token + t) * p.out_features + row + r, sum(sums[0][r][t]));
+        if (row + r < p.out_features && t < count) store_one(p.out + (token + t) * p.out_features + row + r, sum(sums[0][r][t]));
     });
 }
 
-template <int R>
 void row_block(const Problem &p, const floats *x, int64_t row) {
-    for_tokens(p.tokens, [&](auto T, int64_t token) INLINED { dot_products<R, T>(p, x, row, token); });
+    for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED { dot_products<size>(p, x, row, token, count); });
 }
 
 }  // namespace
@@ -73,16 +71,11 @@ void row_block(const Problem &p, const floats *x, int64_t row) {
 GM_EXPORT int32_t gm_run(const gm_call *call) {
     const Problem p = read_problem(call);
     const int64_t blocks = (p.out_features + ROWS - 1) / ROWS, chunks = (p.in_features + CHUNK - 1) / CHUNK;
-    floats *const x = (floats *)aligned_alloc(64, (p.tokens * chunks * sizeof(floats) + 63) / 64 * 64);
-    if (!x) return 1;
+    floats *const x = (floats *)aligned_alloc(64, ((p.tokens + TOKENS) * chunks * sizeof(floats) + 63) / 64 * 64);
+    if (!x || !in_domain(p)) return free(x), 1;
     interleave(p, x);
 #pragma omp parallel for schedule(static) num_threads(THREADS) if (worth_threads(p))
-    for (int64_t block = 0; block < blocks; block++) {
-        int64_t row = block * ROWS;
-        if (row + ROWS <= p.out_features) row_block<ROWS>(p, x, row);
-        else
-            for (; row < p.out_features; row++) row_block<1>(p, x, row);
-    }
+    for (int64_t block = 0; block < blocks; block++) row_block(p, x, block * ROWS);
     free(x);
     return 0;
 }

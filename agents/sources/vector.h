@@ -13,9 +13,10 @@
 #include "gristmill_kernel.h"
 #include "parameters.h"
 
-/* Every function below is inlined, so that no vector crosses a call. */
+/* Vectors cross calls within this file only, so their calling convention is nobody else's business. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 #define INLINE inline __attribute__((always_inline))
+#define OUTLINE __attribute__((noinline, unused))
 #define INLINED __attribute__((always_inline))
 
 namespace {
@@ -33,7 +34,7 @@ INLINE void unroll(Body body, std::integer_sequence<int, I...>) {
 
 template <int N, class Body>
 INLINE void unroll(Body body) {
-    unroll(body, std::make_integer_sequence<int, N>{});
+    if constexpr (N > 0) unroll(body, std::make_integer_sequence<int, N>{});
 }
 
 using real = std::conditional_t<DTYPE == GM_FLOAT32, float, uint16_t>;
@@ -60,7 +61,7 @@ INLINE floats load(const uint16_t *from) {
 }
 
 /* The first `count` elements, and zeros. */
-INLINE floats load_first(const real *from, int64_t count) {
+static OUTLINE floats load_first(const real *from, int64_t count) {
     real buffer[LANES] = {};
     memcpy(buffer, from, count * sizeof(real));
     return load(buffer);
@@ -87,7 +88,7 @@ INLINE void store(uint16_t *to, floats value) {
     memcpy(to, &bits, sizeof bits);
 }
 
-INLINE void store_first(real *to, floats value, int64_t count) {
+static OUTLINE void store_first(real *to, floats value, int64_t count) {
     real buffer[LANES];
     store(buffer, value);
     memcpy(to, buffer, count * sizeof(real));
