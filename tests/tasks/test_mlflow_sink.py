@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,8 @@ from tasks.mlflow_sink import SearchLog, send_leftovers, spool_folder
 from tasks.mlflow_spool import SearchEnd, SearchStart, SearchTrial, Spool, SpoolLine
 from tasks.mlflow_writer import RunWriter
 
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""MLflow commits a dozen times per run, and a busy disk takes its time over each."""
 TAGS = {"operator": "rms_norm", "dtype": "float32", "hardware": "x86_64-test"}
 
 
@@ -52,18 +55,19 @@ def verdict(of: Candidate, ratio: float | None = 2.0) -> Verdict:
 
 
 @pytest.fixture(scope="session")
-def template_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template_home() -> Iterator[Path]:
     """A home whose schema is made; making it takes seconds, copying it does not."""
-    home = tmp_path_factory.mktemp("template")
-    mlflow_store.open_store(home, mlflow_store.store_uri(home, f"sqlite:///{home}/mlflow.db"))
-    return home
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        mlflow_store.open_store(Path(folder), f"sqlite:///{folder}/mlflow.db")
+        yield Path(folder)
 
 
 @pytest.fixture
-def home(template_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(template_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    shutil.copy(template_home / "mlflow.db", tmp_path)
-    return tmp_path
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        shutil.copy(template_home / "mlflow.db", folder)
+        yield Path(folder)
 
 
 def children(home: Path, search_id: str) -> list[Any]:

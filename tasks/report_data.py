@@ -1,0 +1,110 @@
+"""What the report of one turn of the mill says, as records: a flow fills them, `tasks.report` draws them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrafficRow:
+    """One operator of the traffic profile. Shares are of the engine's time, between 0 and 1."""
+
+    operator: str
+    dtype: str
+    calls: int
+    share: float
+    headroom: float
+    """Time now over time at the roofline; 1 leaves nothing to gain."""
+    saving: float
+    """Share of all time that would go if the operator ran at its roofline: what the ranking is by."""
+
+
+@dataclass(frozen=True)
+class SearchRow:
+    """The search of one operator."""
+
+    operator: str
+    dtype: str
+    budget_s: float
+    ratios: tuple[float | None, ...]
+    """Per candidate in the order judged; None where it was not timed."""
+    faster: int
+    """How many were proven faster."""
+
+
+@dataclass(frozen=True)
+class LeaderRow:
+    """One of the best candidates."""
+
+    operator: str
+    dtype: str
+    pattern: str
+    parameters: str
+    ratio: float
+    ratio_low: float
+    candidate: str
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One promoted range."""
+
+    operator: str
+    dtype: str
+    range: str
+    """`tokens 1 to 8`."""
+    ratio: float
+    ratio_low: float
+    candidate: str
+    hits: int
+    """Calls it served in the live process."""
+
+
+@dataclass(frozen=True)
+class ConcurrencyRow:
+    """The paired A/B at one number of concurrent requests."""
+
+    concurrency: int
+    off_tokens_s: float
+    on_tokens_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class OperatorTimeRow:
+    """Time that the serving process spent in one operator while it replayed the same requests."""
+
+    operator: str
+    before_ms: float
+    after_ms: float
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """Everything that the page shows; an empty tuple leaves its section out."""
+
+    title: str
+    created_utc: str
+    host: str
+    """Hardware and cores, never the machine's name."""
+    facts: dict[str, str]
+    """Of the trace, the model and the versions: label to value."""
+    traffic: tuple[TrafficRow, ...] = ()
+    searches: tuple[SearchRow, ...] = ()
+    leaders: tuple[LeaderRow, ...] = ()
+    kernels: tuple[KernelRow, ...] = ()
+    concurrency: tuple[ConcurrencyRow, ...] = ()
+    operator_times: tuple[OperatorTimeRow, ...] = ()
+    tokens_equal: bool | None = None
+    """Whether greedy decoding gave the same tokens; None if that was not compared."""
+    token_comparison: str = ""
+    """How that was found, or where they part and why."""
+    latencies_ms: dict[str, float] | None = None
+    """`swap`, `rollback`, ...: from the channel's move to the first call served differently."""
+    phases_s: dict[str, float] | None = None
+    """Wall time per phase, in order."""
+    commands: dict[str, str] | None = None
+    """What to run next: purpose to command."""
