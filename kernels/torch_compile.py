@@ -26,7 +26,8 @@ def compiled_baseline(
     """The eager baseline compiled, warmed by calls, so that no timed call compiles.
 
     With a workload it is specialised to its shapes and strides, the fastest that torch.compile gives; another shape
-    compiles again. Without one, it is compiled once for any extents.
+    compiles again. Without one, it is compiled once for any extents. Call it as it was warmed, or it compiles once
+    more: inside `torch.inference_mode()`, with tensors made outside of it.
     """
     import torch
 
