@@ -59,10 +59,10 @@ def test_outputs_that_fit_the_cache_do_not_count_as_memory_traffic() -> None:
     softmax = catalogue.operator("softmax")
     workload = inputs.workload(softmax, "float32", rows=64, columns=1024)
     read_bytes = 64 * 1024 * 4
-    assert floor_ns(softmax, workload, PEAKS, cached=False) == pytest.approx(read_bytes / 20.0 / roofline.MARGIN)
+    assert floor_ns(softmax, workload, PEAKS, cached=False) == pytest.approx(read_bytes / 20.0 / roofline.MEMORY_MARGIN)
     tiny_cache = dataclasses.replace(PEAKS, l3_bytes=0)
     assert floor_ns(softmax, workload, tiny_cache, cached=False) == pytest.approx(
-        2 * read_bytes / 20.0 / roofline.MARGIN
+        2 * read_bytes / 20.0 / roofline.MEMORY_MARGIN
     )
 
 

@@ -26,6 +26,9 @@ SIZES = {
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2}
 """Bound on any baseline's error over scale: a few roundings."""
 
+POISON = 7e5
+"""What an output holds where a kernel did not write."""
+
 CASES = [(d.name, dtype, regime) for d in catalogue.operators() for dtype in DTYPES for regime in d.regimes]
 
 
@@ -93,7 +96,7 @@ def _row_constant(drawn: Drawn) -> tuple[Tensor, ...]:
 def _tail_unwritten(drawn: Drawn) -> tuple[Tensor, ...]:
     outputs = tuple(e.clone() for e in drawn.expected)
     for output in outputs:
-        output[..., -1] = 0
+        output[..., -1] = POISON
     return outputs
 
 
@@ -114,8 +117,6 @@ def test_no_regime_lets_a_wrong_answer_pass(
     name: str, dtype: str, regime: str, wrong: Callable[[Drawn], tuple[Tensor, ...]]
 ) -> None:
     drawn = Drawn(name, dtype, regime)
-    if wrong is _tail_unwritten and regime == "nonfinite":
-        pytest.skip("the last column may be masked, and then zero is its answer")
     assert not drawn.accepts(wrong(drawn))
 
 
