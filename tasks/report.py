@@ -178,8 +178,8 @@ def _search(report: DemoReport) -> str:
             )
             for r in report.leaders
         ]
-        heads = ("operator", "dtype", "pattern", "parameters", "ratio", "at least", "candidate")
-        parts += [_heading("Best candidates", ""), _table(heads, leaders, numbers=(4, 5))]
+        columns = ("operator", "dtype", "pattern", "parameters", "ratio", "at least", "candidate")
+        parts += [_heading("Best candidates", ""), _table(columns, leaders, numbers=(4, 5))]
     return "".join(parts)
 
 

@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
     "ytick.color": INK,
     "xtick.bottom": False,
     "ytick.left": False,
-    "legend.frameon": False,
+    "text.parse_math": False,
 }
 """One look for all; the fonts are those of the page."""
 
@@ -70,7 +70,7 @@ def traffic(rows: Sequence[TrafficRow]) -> str:
     axes.barh(places, [100 * row.share for row in rows], color=ENGINE, height=0.62, label="share of time")
     axes.barh(places, [100 * row.saving for row in rows], color=GRISTMILL, height=0.62, label="could be saved")
     for place, row in zip(places, rows, strict=True):
-        axes.text(100 * row.share, place, f"  {100 * row.share:.1f} %", va="center", color=MUTED)
+        _note(axes, 100 * row.share, place, f"{100 * row.share:.1f} %", MUTED)
     _finish(axes, [f"{row.operator} {row.dtype}" for row in rows], "per cent of the engine's time")
     return _svg(figure, "Share of time and possible saving per operator")
 
@@ -82,7 +82,7 @@ def kernels(rows: Sequence[KernelRow]) -> str:
         axes.plot([row.ratio_low, row.ratio], [place, place], color=GRISTMILL, linewidth=2.2, solid_capstyle="butt")
         axes.plot([row.ratio_low], [place], marker="|", color=GRISTMILL, markersize=9, markeredgewidth=2)
         axes.plot([row.ratio], [place], marker="o", color=GRISTMILL, markersize=6)
-        axes.text(row.ratio, place, f"   {row.ratio:.2f}x", va="center", color=INK)
+        _note(axes, row.ratio, place, f"{row.ratio:.2f}x", INK)
     axes.axvline(1.0, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlim(0, 1.12 * max(row.ratio for row in rows))
     labels = [f"{row.operator} {row.dtype}, {row.range}" for row in rows]
@@ -108,6 +108,8 @@ def searches(rows: Sequence[SearchRow]) -> str:
 
 
 def _search(axes: Axes, row: SearchRow) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     timed = [(place, ratio) for place, ratio in enumerate(row.ratios, start=1) if ratio is not None]
     untimed = [place for place, ratio in enumerate(row.ratios, start=1) if ratio is None]
     best, series = 1.0, []
@@ -120,7 +122,7 @@ def _search(axes: Axes, row: SearchRow) -> None:
     axes.step(range(1, len(series) + 1), series, where="post", color=GRISTMILL, linewidth=1.8, zorder=4)
     axes.set_ylim(0, 1.18 * max([best, *[ratio for _, ratio in timed]]))
     axes.set_xlim(0.5, max(len(series), 2) + 0.5)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.set_title(f"{row.operator} {row.dtype}: {best:.2f}x", loc="left", color=INK, fontweight="bold")
 
 
@@ -130,8 +132,8 @@ def _pairs(labels: list[str], engine: list[float], promoted: list[float], notes:
     for place, (before, after, note) in enumerate(zip(engine, promoted, notes, strict=True)):
         axes.barh(place - 0.19, before, height=0.34, color=ENGINE, label="engine's own kernels" if place == 0 else None)
         axes.barh(place + 0.19, after, height=0.34, color=GRISTMILL, label="promoted kernels" if place == 0 else None)
-        axes.text(after, place + 0.19, f"  {note}", va="center", color=GRISTMILL, fontweight="bold")
-    axes.set_xlim(0, 1.1 * max([*engine, *promoted]))
+        _note(axes, after, place + 0.19, note, GRISTMILL)
+    axes.set_xlim(0, 1.1 * max([*engine, *promoted]) or 1)
     _finish(axes, labels, unit)
     return _svg(figure, unit)
 
@@ -145,12 +147,17 @@ def _axes(rows: int, *, legend: bool = True, rows_in: float = ROW_IN) -> tuple[F
         return figure, figure.add_subplot()
 
 
+def _note(axes: Axes, x: float, y: float, text: str, color: str) -> None:
+    """Text just right of a point."""
+    axes.annotate(text, (x, y), (7, 0), textcoords="offset points", va="center", color=color)
+
+
 def _finish(axes: Axes, labels: Sequence[str], unit: str) -> None:
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set_xlabel(unit, loc="left")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, handlelength=1.2)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderaxespad=0, handlelength=1.2)
 
 
 def _svg(figure: Figure, description: str) -> str:
