@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -97,8 +98,9 @@ def _probe(name: str, object_store: ObjectStore, check: Callable[[ObjectStore, s
     except _BrokenPromiseError as error:
         return Finding(name, False, str(error))
     finally:
-        for key in list(object_store.list(f"{folder}/")):
-            object_store.delete(key)
+        with contextlib.suppress(StoreError):
+            for key in list(object_store.list(f"{folder}/")):
+                object_store.delete(key)
 
 
 def _conditions(object_store: ObjectStore, folder: str) -> str:

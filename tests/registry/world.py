@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,12 +50,23 @@ def take(artifact: Artifact, current: Artifact | None) -> Decision:
     return Decision(True, "always")
 
 
+@functools.cache
+def shared_keys() -> Path:
+    """One key set for all worlds, because writing it durably takes longer than most tests."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    create_keys(folder)
+    return folder
+
+
 class World:
     """Store, keys and one host's folders below a temporary directory."""
 
-    def __init__(self, folder: Path, store: ObjectStore | None = None) -> None:
+    def __init__(self, folder: Path, store: ObjectStore | None = None, own_keys: bool = False) -> None:
         self.folder = folder
         self.store: ObjectStore = store or DirectoryStore(folder / "store")
+        if not own_keys and not (folder / "keys").exists():
+            shutil.copytree(shared_keys(), folder / "keys")
         self.keyring: Keyring = create_keys(folder / "keys")
 
     @property
