@@ -24,20 +24,21 @@ CEILING_MARGIN = 1.5
 """What a floor allows above the architectural ceilings: a clock that boosts beyond what cpuinfo states."""
 MEMORY_MARGIN = 3.0
 """What a floor allows above the measured memory bandwidth: the measurement may have shared the memory with other
-processes,
-torch may not saturate it, and a cache may serve some reads although the inputs rotate. Rotate over four times the last
-level. A cheat that skips the work is faster by far more.
+processes, torch may not saturate it, and a cache may serve some reads although the inputs rotate. Rotate over four
+times the last level. A cheat that skips the work is faster by far more.
 """
 SCHEMA_VERSION = 1
 CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 FALLBACK_CLOCK_GHZ = 4.0
 """Where cpuinfo states no clock (Arm)."""
-VECTOR_BYTES = {"avx512f": 64, "sve": 64, "avx2": 32, "asimd": 16}
-"""Bytes of the widest vector register by CPU flag, widest first."""
-PORTS = 2
-"""Vector loads, and fused multiply-adds, that a core starts per cycle at most."""
-MATRIX_GAIN = {"amx_bf16": 16, "avx512_bf16": 2}
-"""Multiply-adds in bfloat16 per one in float32, by CPU flag."""
+VECTOR_BYTES = {"avx512f": 64, "sve": 64, "avx2": 32, "asimd": 32}
+"""Bytes of the widest vector register by CPU flag, widest first; Arm's counts double, because it comes on four ports."""
+FMA_PORTS = 2
+"""Vector multiply-adds that a core starts per cycle at most."""
+LOAD_PORTS = 3
+"""Vector loads, likewise."""
+MATRIX_GAIN = {"amx_bf16": 16, "avx512_bf16": 2, "asimd": 4}
+"""Multiply-adds in bfloat16 per one in float32, by CPU flag; Arm's matrix extension has no flag in our list."""
 
 STREAM_BYTES = 256 << 20
 CACHE_RESIDENT_BYTES = 256 << 10
@@ -142,14 +143,14 @@ def measure_peaks() -> Peaks:
 
 def ceiling_gflops(hardware: Hardware, clock: float) -> dict[str, float]:
     """Operations per nanosecond by dtype if every port started a multiply-add in every cycle."""
-    float32 = hardware.cores * clock * PORTS * 2 * _vector_bytes(hardware) / ITEM_BYTES["float32"]
+    float32 = hardware.cores * clock * FMA_PORTS * 2 * _vector_bytes(hardware) / ITEM_BYTES["float32"]
     gain = next((gain for flag, gain in MATRIX_GAIN.items() if flag in hardware.vector_flags), 1)
     return {"float32": float32, "bfloat16": float32 * gain}
 
 
 def ceiling_cache_gb_s(hardware: Hardware, clock: float) -> float:
     """Bytes per nanosecond if every port loaded a full vector in every cycle."""
-    return hardware.cores * clock * PORTS * _vector_bytes(hardware)
+    return hardware.cores * clock * LOAD_PORTS * _vector_bytes(hardware)
 
 
 def _vector_bytes(hardware: Hardware) -> int:

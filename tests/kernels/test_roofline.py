@@ -185,7 +185,7 @@ def test_ceilings_follow_the_vector_width() -> None:
     narrow = describe_cpu("flags : avx2 fma", "x86_64", 2)
     assert roofline.ceiling_gflops(wide, 3.0) == {"float32": 2 * 3.0 * 64, "bfloat16": 2 * 3.0 * 128}
     assert roofline.ceiling_gflops(narrow, 3.0) == {"float32": 2 * 3.0 * 32, "bfloat16": 2 * 3.0 * 32}
-    assert roofline.ceiling_cache_gb_s(wide, 3.0) == 2 * 3.0 * 128
+    assert roofline.ceiling_cache_gb_s(wide, 3.0) == 2 * 3.0 * 192
 
 
 def test_the_fastest_stated_clock_counts() -> None:
