@@ -32,7 +32,7 @@ CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 FALLBACK_CLOCK_GHZ = 4.0
 """Where cpuinfo states no clock (Arm)."""
 VECTOR_BYTES = {"avx512f": 64, "sve": 64, "avx2": 32, "asimd": 32}
-"""Bytes of the widest vector register by CPU flag, widest first; Arm's counts double, because it comes on four ports."""
+"""Bytes of the widest vector register by CPU flag, widest first; Arm's counts double: it comes on four ports."""
 FMA_PORTS = 2
 """Vector multiply-adds that a core starts per cycle at most."""
 LOAD_PORTS = 3
