@@ -5,7 +5,6 @@ A baseline is called as the engine calls it: it takes tensors and allocates its 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from harness import confine, runner
+from harness import runner
 from kernels import catalogue
 
 COMPILED = "compile"
@@ -62,8 +61,6 @@ class BaselineExecutor:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
-    with contextlib.suppress(OSError):
-        confine.prioritise(settings["nice"])
     torch.set_num_threads(settings["threads"])
     nothing = os.memfd_create("nothing")
     runner.serve(socket.socket(fileno=settings["channel"]), settings["inputs_fd"], nothing, BaselineExecutor)

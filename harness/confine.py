@@ -133,13 +133,22 @@ def bind_read_only(source: str, target: str) -> None:
     mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | kept)
 
 
-def private_root(spec: dict) -> None:
-    """Leaves a root in memory that holds the named host paths, read-only, three devices and an empty /tmp."""
+def leave_host_root() -> None:
+    """Makes a file system in memory the root, with the host's at /host."""
     mount("none", "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID, "mode=755,size=1m")
     os.mkdir("/tmp/host")
     check(libc.syscall(DENIED_ALWAYS["pivot_root"][architecture()], b"/tmp", b"/tmp/host"), "pivot_root")
     os.chdir("/")
+
+
+def furnish_root(spec: dict) -> None:
+    """Fills the new root with the named host paths, read-only, three devices and an empty /tmp, and drops the host's.
+
+    An error here is fatal: half a root would still show the host.
+    """
+    os.mkdir("/tmp")
+    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={spec['limits']['scratch_bytes']}")
     for name in ROOT_LINKS:
         if os.path.islink(f"/host/{name}"):
             os.symlink(os.readlink(f"/host/{name}"), f"/{name}")
@@ -153,8 +162,6 @@ def private_root(spec: dict) -> None:
     if spec["proc"]:
         os.mkdir("/proc")
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
-    os.mkdir("/tmp")
-    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={spec['limits']['scratch_bytes']}")
     check(libc.umount2(b"/host", MNT_DETACH), "umount")
     os.rmdir("/host")
     mount(None, "/", None, MS_REMOUNT | MS_RDONLY | MS_NOSUID)
@@ -233,11 +240,11 @@ def wall_in(spec: dict, uid: int, active: list[str]) -> None:
     """Applies each layer in turn; one that the host refuses is left out of `active`, and the rest still count."""
     privileged = os.geteuid() == 0
     if spec["nice"]:
-        attempt(active, "priority", prioritise, spec["nice"])
+        yield_to_others(spec["nice"])
     for name, flag in (("network", CLONE_NEWNET), ("ipc", CLONE_NEWIPC), ("host name", CLONE_NEWUTS)):
         attempt(active, f"{name} namespace", unshare, flag)
-    if attempt(active, "mount namespace", unshare, CLONE_NEWNS):
-        attempt(active, "private root", private_root, spec)
+    if attempt(active, "mount namespace", unshare, CLONE_NEWNS) and attempt(active, "private root", leave_host_root):
+        furnish_root(spec)
     os.chdir(spec["cwd"])
     attempt(active, "resource limits", limit, spec["limits"])
     if privileged and "user namespace" not in active:
@@ -250,7 +257,7 @@ def wall_in(spec: dict, uid: int, active: list[str]) -> None:
     attempt(active, "system call filter", filter_system_calls, spec["argv"] is None)
 
 
-def prioritise(nice: int) -> None:
+def yield_to_others(nice: int) -> None:
     """For this process, and for its session, where the kernel shares the processor between sessions first."""
     os.nice(nice)
     if os.path.exists(AUTOGROUP):
@@ -261,9 +268,7 @@ def prioritise(nice: int) -> None:
 def attempt(active: list[str], layer: str, action, *arguments) -> bool:
     try:
         action(*arguments)
-    except (OSError, ValueError, KeyError) as error:
-        if os.environ.get("GRISTMILL_SANDBOX_DEBUG"):
-            print(f"{layer}: {error}", file=sys.stderr)
+    except (OSError, ValueError, KeyError):
         return False
     active.append(layer)
     return True

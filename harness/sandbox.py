@@ -5,6 +5,7 @@ What walls it in is `confine.py`, which runs in the new process. That process is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import scheduling
 from harness.errors import HostFaultError
 
 CONFINE = Path(__file__).parent / "confine.py"
@@ -93,7 +95,7 @@ class Sandboxed:
         """
         deadline = time.monotonic() + timeout_s
         while not {"pid", "isolation"} <= self._facts.keys():
-            if not self._read(deadline - time.monotonic()):
+            if {"exit", "signal"} & self._facts.keys() or not self._read(deadline - time.monotonic()):
                 self.close()
                 raise HostFaultError(
                     f"sandbox: no process came up within {timeout_s:.0f} s; expected `python -I -S {CONFINE.name}` to start: "
@@ -115,6 +117,10 @@ class Sandboxed:
     def kill(self) -> None:
         """Ends the program with all that it started; its end can still be asked for."""
         self._signal(signal.SIGKILL)
+
+    def hasten(self) -> None:
+        """Lets the program's threads go before all ordinary ones of this host, as far as the host permits."""
+        scheduling.hasten(self._facts["pid"])
 
     def wait(self, timeout_s: float) -> End | None:
         """How the program ended, or None if it still runs after that time."""
@@ -141,18 +147,9 @@ class Sandboxed:
             self._handle = None
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._handle is None:
-            pid = self._facts.get("pid")
-            if pid is None:
-                return
-            try:
-                self._handle = os.pidfd_open(pid)
-            except ProcessLookupError:
-                return
-        try:
-            signal.pidfd_send_signal(self._handle, number)
-        except ProcessLookupError:
-            return  # it ended by itself
+        if self._handle is not None:
+            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+                signal.pidfd_send_signal(self._handle, number)
 
     def _read(self, timeout_s: float) -> bool:
         """Takes in one more message; False at the time-out or the end of the stream."""
@@ -163,8 +160,9 @@ class Sandboxed:
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for line in lines:
             self._facts.update(json.loads(line))
-        if "pid" in self._facts and self._handle is None:
-            self._signal(signal.Signals(signal.SIGCONT))  # opens the handle while the process surely is this one
+        if "pid" in self._facts and self._handle is None:  # now, while the process surely is this one
+            with contextlib.suppress(ProcessLookupError):
+                self._handle = os.pidfd_open(self._facts["pid"])
         return True
 
 

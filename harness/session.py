@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness import runner, sandbox
+from harness import runner, sandbox, scheduling
 from harness.arena import Layout, SharedFile
 from harness.errors import BaselineError, HostFaultError
 from harness.sandbox import MEBIBYTE, Confinement, End, Limits, Sandboxed
@@ -33,8 +33,6 @@ from kernels.verdict import Mismatch, Status
 REPOSITORY = Path(__file__).resolve().parent.parent
 BASELINE_RUNNER = Path(__file__).with_name("baseline_runner.py")
 LOAD_TIMEOUT_S = 60.0
-NICE = -15
-"""Of both sides where the host grants it: neighbours that are busy take little from what is measured."""
 MAX_PACKED_BYTES = 2 << 30
 SETTLE_S = 1.0
 """How long to wait for the cause of a runner's death to be known."""
@@ -58,6 +56,8 @@ class Process(Protocol):
     def thaw(self) -> None: ...
 
     def kill(self) -> None: ...
+
+    def hasten(self) -> None: ...
 
     def wait(self, timeout_s: float) -> End | None: ...
 
@@ -91,6 +91,10 @@ class Session:
     def run(self, numbers: Sequence[int], timeout_s: float) -> int:
         """Runs these sets in order, once each; returns nanoseconds by the judge's clock."""
         return self.request(runner.RUN, array.array("I", numbers).tobytes(), timeout_s)
+
+    def hasten(self) -> None:
+        """Lets the runner's threads go before all ordinary ones of this host, as far as the host permits."""
+        self._process.hasten()
 
     def request(self, kind: int, payload: bytes, timeout_s: float) -> int:
         """Sends one request, waits for its answer, freezes the runner, and returns the nanoseconds in between.
@@ -182,7 +186,6 @@ def start_candidate_session(kind: RunnerKind, inputs: SharedFile) -> tuple[Sessi
         limits=Limits(memory_bytes=memory_bytes, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE),
         visible=_python_paths() if python else (),
         proc=python,
-        nice=NICE,
     )
     program = {
         "channel": theirs.fileno(),
@@ -226,6 +229,9 @@ class TrustedProcess:
     def kill(self) -> None:
         self._process.kill()
 
+    def hasten(self) -> None:
+        scheduling.hasten(self._process.pid)
+
     def wait(self, timeout_s: float) -> End | None:
         try:
             code = self._process.wait(timeout_s)
@@ -245,7 +251,7 @@ def start_baseline_session(threads: int, inputs: SharedFile) -> Session:
         HostFaultError: it cannot be started.
     """
     ours, theirs = socket.socketpair()
-    settings = {"channel": theirs.fileno(), "inputs_fd": inputs.reader, "threads": threads, "nice": NICE}
+    settings = {"channel": theirs.fileno(), "inputs_fd": inputs.reader, "threads": threads}
     paths = os.pathsep.join([str(REPOSITORY), *(path for path in sys.path if path)])
     variables = environment(threads) | {"PYTHONPATH": paths, "HOME": os.environ.get("HOME", "/"), "PATH": os.environ["PATH"]}
     try:

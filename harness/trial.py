@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from harness import comparer, draws, timing
+from harness import comparer, draws, scheduling, timing
 from harness.arena import Arena, Layout
 from harness.draws import Draws
 from harness.policy import JudgePolicy
@@ -153,7 +153,10 @@ class Trial:
             return time.monotonic()
 
         try:
-            return timing.collect(side.measure, rule, self._rng, clock_s)
+            with scheduling.measuring():
+                self.session.hasten()
+                baseline.hasten()
+                return timing.collect(side.measure, rule, self._rng, clock_s)
         except timing.VoidRunError as error:
             raise Finding(Status.CHEATED, f"{self.label}: {error}; the run is void") from None
 
