@@ -19,7 +19,7 @@ from gristmill.trust import Channel
 from registry.keys import Keyring, create_keys
 from registry.promotion import Decision
 from registry.publication import Published, publish
-from registry.repository import Repository
+from registry.repository import TIMESTAMP_KEY, Repository
 
 CANARY = Channel("canary", "chat", "llama", "x86_64-test")
 STABLE = Channel("stable", "chat", "llama", "x86_64-test")
@@ -130,29 +130,24 @@ class DelegatingStore:
 
 
 class DyingStore(DelegatingStore):
-    """Kills its user at the n-th write, counted from 0: before it, or after it landed."""
+    """Kills its user before the n-th write, counted from 0; or after that of the timestamp landed."""
 
-    def __init__(self, inner: ObjectStore, write: int, landed: bool) -> None:
+    def __init__(self, inner: ObjectStore, write: int, landed: bool = False) -> None:
         super().__init__(inner)
         self.left, self.landed = write, landed
 
     def put_new(self, key: str, content: bytes) -> str:
-        self._die_before()
-        etag = self.inner.put_new(key, content)
-        self._die_after()
-        return etag
+        self._write()
+        return self.inner.put_new(key, content)
 
     def replace_if(self, key: str, content: bytes, etag: str) -> str:
-        self._die_before()
+        self._write()
         new = self.inner.replace_if(key, content, etag)
-        self._die_after()
+        if self.landed and key == TIMESTAMP_KEY:
+            raise Killed
         return new
 
-    def _die_before(self) -> None:
-        if self.left == 0 and not self.landed:
-            raise Killed
-
-    def _die_after(self) -> None:
+    def _write(self) -> None:
         if self.left == 0:
             raise Killed
         self.left -= 1
