@@ -109,7 +109,7 @@ class Cache:
     def raise_high_water(self, seen: dict[str, int]) -> None:
         """Remembers versions, durably.
 
-        A new root starts the count of the other roles anew: that is how the holders of the root keys recover from a
+        A new root starts every other count anew: that is how the holders of the root keys recover from a
         stolen key that signed an absurdly high version.
 
         Raises:
@@ -120,7 +120,7 @@ class Cache:
         known = self._load(HighWater, path) or HighWater({})
         before = known.versions
         if seen["root"] > before.get("root", 0):
-            before = {name: version for name, version in before.items() if "/" in name}
+            before = {}
         for name, version in seen.items():
             if version < before.get(name, 0):
                 raise RollbackError(
