@@ -7,3 +7,7 @@ from gristmill.errors import GristmillError
 
 class EnvironmentSetupError(GristmillError):
     """The Python environment of the checkout cannot be made or used."""
+
+
+class CandidateFileError(GristmillError):
+    """A file given to `./mill judge` cannot be judged."""

@@ -54,6 +54,7 @@ class SearchLog:
         self._folder = spool_folder(home)
         self._spool = Spool(self._folder / f"{search_id}.jsonl")
         self._known: set[str] = set()
+        self._closed = self._sent = False
         self._drain = _Drain(home, mlflow_store.store_uri(home, tracking_uri), self._spool)
 
     @property
@@ -93,8 +94,11 @@ class SearchLog:
         self._drain.wake()
 
     def close(self, stall_s: float = STALL_S) -> bool:
-        """Waits while the spool gets through; returns whether all did. An unfinished search can go on later."""
-        sent = self._drain.stop(stall_s)
+        """Waits while the spool gets through; returns whether all did. Safe to call twice."""
+        if self._closed:
+            return self._sent
+        self._closed = True
+        self._sent = sent = self._drain.stop(stall_s)
         if sent and self._drain.search_ended:
             self._spool.remove()
         self._spool.close()

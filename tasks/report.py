@@ -25,7 +25,7 @@ p { margin: .2rem 0 .8rem; max-width: 46rem; }
 figure { margin: .6rem 0 1rem; }
 svg { display: block; width: 100%; height: auto; }
 svg text { font-family: inherit !important; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin-bottom: .9rem; }
 table { border-collapse: collapse; width: 100%; font-size: .89rem; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; color: var(--muted); border-bottom: 1px solid var(--ink); }
 th, td { padding: .32rem .9rem .32rem 0; vertical-align: top; }
@@ -110,7 +110,7 @@ def _proof(report: DemoReport) -> str:
                 "The same requests, replayed in pairs in one live process, with the promoted kernels off and on.",
             ),
             _figure(charts.concurrency(report.concurrency)),
-            _table(heads, rows, numbers=range(6)),
+            _table(heads, rows, numbers=range(1, 6)),
         ]
     if report.token_comparison:
         parts.append(f"<p>{escape(report.token_comparison)}</p>")

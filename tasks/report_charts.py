@@ -99,6 +99,7 @@ def searches(rows: Sequence[SearchRow]) -> str:
     lines = -(-len(rows) // columns)
     with rc_context({**STYLE, "axes.grid.axis": "y"}):
         figure = Figure(figsize=(WIDTH_IN, 2.1 * lines), layout="constrained")
+        figure.get_layout_engine().set(hspace=0.12, wspace=0.05)
         grid = figure.subplots(lines, columns, squeeze=False)
         for axes, row in zip(grid.flat, rows, strict=False):
             _search(axes, row)
@@ -123,7 +124,7 @@ def _search(axes: Axes, row: SearchRow) -> None:
     axes.set_ylim(0, 1.18 * max([best, *[ratio for _, ratio in timed]]))
     axes.set_xlim(0.5, max(len(series), 2) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-    axes.set_title(f"{row.operator} {row.dtype}: {best:.2f}x", loc="left", color=INK, fontweight="bold")
+    axes.set_title(f"{row.operator} {row.dtype}: {best:.2f}x", loc="left", color=INK, fontsize=9.5)
 
 
 def _pairs(labels: list[str], engine: list[float], promoted: list[float], notes: list[str], unit: str) -> str:

@@ -1,0 +1,38 @@
+"""`./mill capture`: fold what hosts sampled into a traffic profile, and rank its operators."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from cli.table import compact_table
+from gristmill import records
+from tasks.settings import from_environment
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--window-h", type=float, default=24.0, help="hours of spool to fold, up to now")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from flows import steps
+    from flows.capture import capture_steps, ranking_rows
+
+    settings = from_environment()
+    captured = steps.run("capture", lambda step: capture_steps(settings, arguments.window_h, step))
+    if arguments.json:
+        facts = {"profile": captured.digest, "ranked": captured.ranked, "drift": captured.drift}
+        print(json.dumps({name: records.encode(value) for name, value in facts.items()}, indent=2))
+        return 0
+    profile = captured.profile
+    rows = ranking_rows(captured.ranked)
+    print(
+        f"{sum(w.calls for w in profile.workloads):,} calls of {len(profile.workloads)} workloads in "
+        f"{profile.requests.count} requests, {profile.window_start_utc} to {profile.window_end_utc}"
+    )
+    print(compact_table([list(row.values()) for row in rows], list(rows[0])))
+    drift = captured.drift
+    moved = "has drifted: compile again" if drift and drift.exceeds() else "is what was compiled for"
+    print(f"profile {captured.digest[:12]}: " + (f"traffic {moved}" if drift else "nothing was compiled for it yet"))
+    return 0

@@ -1,0 +1,87 @@
+"""`./mill demo`: the mill turns once, from real traffic to proven kernels in a live process."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.settings import Settings, from_environment
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trace", type=Path, help="Azure CSV or Mooncake JSONL to replay (default: the Azure code trace)"
+    )
+    parser.add_argument("--budget-s", type=float, default=110.0, help="seconds of search, all operators together")
+    parser.add_argument("--requests", type=int, default=40, help="requests replayed at each concurrency")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the served model")
+    parser.add_argument("--fresh", action="store_true", help="begin anew instead of resuming an interrupted demo")
+    parser.add_argument(
+        "--no-prefect", action="store_true", help="run the flows as plain Python, without a Prefect server"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from cli.watch import Watch
+
+    settings, watch = from_environment(), Watch()
+    with contextlib.ExitStack() as stack:
+        if not arguments.no_prefect and not os.environ.get("PREFECT_API_URL"):
+            stack.enter_context(_prefect(settings, watch))
+        from flows.demo import Demo, DemoSettings
+
+        demo = DemoSettings(
+            trace=arguments.trace, requests=arguments.requests, dtype=arguments.dtype, budget_s=arguments.budget_s
+        )
+        turn = Demo(settings, demo, watch, fresh=arguments.fresh)
+        watch.say(
+            "demo", ("goes on where it was interrupted" if turn.resumed else "begins") + f"; trace: {turn.trace_name}"
+        )
+        try:
+            result = turn.run()
+        except KeyboardInterrupt:
+            watch.say("demo", "interrupted; ./mill demo goes on from here, ./mill demo --fresh begins anew")
+            raise
+    from cli.demo_report import report_of, summary
+    from gristmill import durable_file, records
+    from tasks.report import render
+
+    report = report_of(result, settings, watch.elapsed_s())
+    path = settings.home / "report.html"
+    durable_file.write(path, render(report).encode())
+    if arguments.json:
+        print(json.dumps(records.encode(report)))
+        return 0
+    print(summary(result, watch.elapsed_s(), peak_memory_bytes()))
+    print(f"\nreport    {path}")
+    print("look      ./mill ui shows every candidate in MLflow and every flow in Prefect (both on loopback)")
+    print("go on     ./mill serve follows the channel; ./mill rollback undoes the promotion; ./mill registry log tells")
+    return 0
+
+
+@contextlib.contextmanager
+def _prefect(settings: Settings, watch: object) -> Iterator[None]:
+    """A Prefect server for as long as the demo runs; flows of this process talk to it."""
+    from cli.watch import Watch
+    from tasks.local_server import free_port, prefect_server
+
+    assert isinstance(watch, Watch)
+    watch.say("demo", "starting a Prefect server on loopback")
+    server, env = prefect_server(settings.home, free_port())
+    with server:
+        os.environ.update(env)
+        server.wait_ready(timeout_s=180)
+        yield
+
+
+def peak_memory_bytes() -> int:
+    """Of this process and the largest of its children, which is what a demo takes at most at one time, roughly."""
+    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return (own + children) * 1024 if sys.platform == "linux" else own + children

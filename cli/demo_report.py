@@ -1,0 +1,187 @@
+"""What a demo found, as a report page and as a short text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from cli.table import compact_table
+from flows.demo import DemoResult
+from gristmill.hardware import local_cpu
+from gristmill.kernel_table import TableEntry
+from gristmill.serving.paired import PairedResult
+from kernels.roofline import cached_peaks
+from tasks import compilation
+from tasks.journal import Journal, JournalEntry
+from tasks.report_data import (
+    ConcurrencyRow,
+    DemoReport,
+    KernelRow,
+    LeaderRow,
+    OperatorTimeRow,
+    SearchRow,
+    TrafficRow,
+)
+from tasks.settings import Settings
+
+LEADERS = 12
+
+
+def report_of(result: DemoResult, settings: Settings, elapsed_s: float) -> DemoReport:
+    """The page's content."""
+    cpu = local_cpu()
+    entries = Journal(compilation.journal_path(settings, result.search.search_id)).entries()
+    widest = max(result.runs, key=lambda run: run.concurrency)
+    profile = result.captured.profile
+    peaks = cached_peaks(settings.peaks_path)
+    return DemoReport(
+        title="Gristmill: one turn of the mill",
+        created_utc=datetime.now(UTC).isoformat(timespec="minutes"),
+        host=f"{cpu.description}, {cpu.cores} cores",
+        facts={
+            "Trace": f"{result.trace}, {len(result.requests)} requests",
+            "Model": f"{profile.model}, {profile.workloads[0].dtype}, random weights",
+            "Memory bandwidth": f"{peaks.memory_bandwidth_gb_s:.0f} GB/s",
+            "Versions": ", ".join(f"{name} {version}" for name, version in sorted(profile.versions.items())),
+            "Search": result.search.search_id,
+            "Took": f"{elapsed_s:.0f} s",
+        },
+        traffic=tuple(
+            TrafficRow(
+                r.operator,
+                r.dtype,
+                sum(w.calls for w in profile.of(r.operator, r.dtype)),
+                r.time_share,
+                1 / max(1e-9, 1 - r.headroom),
+                r.saving_share,
+            )
+            for r in result.captured.ranked
+        ),
+        searches=tuple(_search_row(search, entries) for search in result.search.operators),
+        leaders=_leaders(entries),
+        kernels=tuple(
+            KernelRow(
+                artifact.table.operator,
+                artifact.table.dtype,
+                range_of(entry),
+                float(entry.ratio),
+                float(entry.ratio_low),
+                entry.candidate[:12],
+                sum(run.hits.get(entry.candidate, 0) for run in result.runs),
+            )
+            for artifact in result.artifacts
+            for entry in artifact.table.entries
+        ),
+        concurrency=tuple(
+            ConcurrencyRow(
+                run.concurrency,
+                run.engine_tokens_per_s,
+                run.kernels_tokens_per_s,
+                run.ratio,
+                run.ratio_low,
+                run.ratio_high,
+                len(run.pairs),
+            )
+            for run in result.runs
+        ),
+        operator_times=tuple(
+            OperatorTimeRow(name, before_ns / 1e6, widest.kernels_operator_ns.get(name, 0.0) / 1e6)
+            for name, before_ns in sorted(widest.engine_operator_ns.items(), key=lambda item: -item[1])
+        ),
+        tokens_equal=all(not run.differences for run in result.runs),
+        token_comparison=token_comparison(result.runs),
+        latencies_ms={name: seconds * 1e3 for name, seconds in result.latencies_s.items()},
+        phases_s=result.phases_s,
+        commands={
+            "look at every candidate and flow": "./mill ui",
+            "serve on, following the channel": "./mill serve",
+            "undo the promotion": "./mill rollback",
+            "what the channel served": "./mill registry log",
+        },
+    )
+
+
+def summary(result: DemoResult, elapsed_s: float, memory_bytes: int) -> str:
+    """The compact tables that a terminal shows at the end."""
+    speed = [
+        [
+            run.concurrency,
+            f"{run.engine_tokens_per_s:.1f}",
+            f"{run.kernels_tokens_per_s:.1f}",
+            f"{run.ratio:.2f}x",
+            f"{run.ratio_low:.2f} to {run.ratio_high:.2f}",
+        ]
+        for run in result.runs
+    ]
+    widest = max(result.runs, key=lambda run: run.concurrency)
+    times = [
+        [name, f"{before / 1e6:.2f}", f"{widest.kernels_operator_ns.get(name, 0.0) / 1e6:.2f}"]
+        for name, before in sorted(widest.engine_operator_ns.items(), key=lambda item: -item[1])
+    ]
+    ranges = [
+        [
+            artifact.table.operator,
+            range_of(entry),
+            f"{float(entry.ratio):.2f}x",
+            entry.candidate[:12],
+            sum(run.hits.get(entry.candidate, 0) for run in result.runs),
+        ]
+        for artifact in result.artifacts
+        for entry in artifact.table.entries
+    ]
+    latencies = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.latencies_s.items())
+    return "\n\n".join(
+        [
+            compact_table(speed, ["requests at a time", "tokens/s before", "after", "ratio", "95 % interval"]),
+            compact_table(times, [f"per decode step of {widest.concurrency}", "ms before", "ms after"]),
+            compact_table(ranges, ["promoted", "range", "alone", "kernel", "hits of kernel"]),
+            f"tokens    {token_comparison(result.runs)}\n"
+            f"gate      {'released to stable' if result.decision.promote else 'not released'}: {result.decision.reason}\n"
+            f"swaps     {latencies}\n"
+            f"took      {elapsed_s:.0f} s, {memory_bytes / 2**30:.1f} GiB at most",
+        ]
+    )
+
+
+def token_comparison(runs: tuple[PairedResult, ...]) -> str:
+    """Whether both arms decoded the same tokens; where they part, and how close the choice was."""
+    compared = sum(run.compared_tokens for run in runs)
+    differences = [difference for run in runs for difference in run.differences]
+    if not differences:
+        return f"all {compared} greedy tokens are the same with and without the kernels"
+    closest = max(differences, key=lambda d: d.top2_gap)
+    return (
+        f"{len(differences)} of {compared} greedy tokens differ; at the clearest of them the engine's best two logits are "
+        f"{closest.top2_gap:.2g} apart (logits spread over {closest.logit_scale:.2g}), so rounding decided"
+    )
+
+
+def range_of(entry: TableEntry) -> str:
+    """`tokens 1 to 8, hidden 1024`."""
+    return ", ".join(
+        f"{r.name} {r.low}" + (f" to {r.high}" if r.high != r.low else "") for r in reversed(entry.domain.ranges)
+    )
+
+
+def _search_row(search: compilation.OperatorSearch, entries: tuple[JournalEntry, ...]) -> SearchRow:
+    ratios = tuple(
+        entry.verdict.ratio
+        for entry in entries
+        if (entry.candidate.operator, entry.candidate.domain.dtype) == (search.operator, search.dtype)
+    )
+    return SearchRow(search.operator, search.dtype, search.budget_s, ratios, search.statuses.get("faster", 0))
+
+
+def _leaders(entries: tuple[JournalEntry, ...]) -> tuple[LeaderRow, ...]:
+    won = sorted((e for e in entries if e.verdict.won), key=lambda e: -(e.verdict.ratio or 0.0))
+    return tuple(
+        LeaderRow(
+            e.candidate.operator,
+            e.candidate.domain.dtype,
+            e.candidate.origin.pattern,
+            ", ".join(f"{name} {value}" for name, value in e.candidate.origin.parameters.items()),
+            e.verdict.ratio or 0.0,
+            min(t.ratio_low for t in e.verdict.timings),
+            e.candidate.digest[:12],
+        )
+        for e in won[:LEADERS]
+    )

@@ -1,0 +1,119 @@
+"""`./mill doctor`: what this machine offers: compiler, sandbox layers, memory, disk, hardware, store."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from cli.table import compact_table
+from gristmill.errors import GristmillError
+from tasks.settings import Settings, from_environment
+
+GIB = 1 << 30
+NEEDED_MEMORY_BYTES = 6 * GIB
+NEEDED_DISK_BYTES = 5 * GIB
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One thing that was looked at."""
+
+    what: str
+    good: bool
+    detail: str
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = from_environment()
+    checks: dict[str, Callable[[Settings], tuple[bool, str]]] = {
+        "hardware": _hardware,
+        "compiler": _compiler,
+        "sandbox": _sandbox,
+        "memory": _memory,
+        "disk": _disk,
+        "peaks": _peaks,
+        "object store": _store,
+    }
+    found = [_examine(name, check, settings) for name, check in checks.items()]
+    if arguments.json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        print(compact_table([[e.what, "ok" if e.good else "LACKING", e.detail] for e in found], ["what", "", "detail"]))
+    return 0 if all(one.good for one in found) else 1
+
+
+def _examine(name: str, check: Callable[[Settings], tuple[bool, str]], settings: Settings) -> Examined:
+    try:
+        good, detail = check(settings)
+    except GristmillError as error:
+        good, detail = False, str(error)
+    return Examined(name, good, detail)
+
+
+def _hardware(settings: Settings) -> tuple[bool, str]:
+    from gristmill.hardware import local_cpu
+
+    cpu = local_cpu()
+    return True, f"{cpu.description}, {cpu.cores} cores, key {cpu.key}"
+
+
+def _compiler(settings: Settings) -> tuple[bool, str]:
+    from harness.builder import Builder
+
+    return True, Builder(settings.judge_dir / "builds").compiler_version
+
+
+def _sandbox(settings: Settings) -> tuple[bool, str]:
+    from harness import sandbox
+
+    process = sandbox.start(sandbox.Confinement(), argv=("/bin/true",), environment={})
+    try:
+        process.wait_ready()
+        return True, ", ".join(process.isolation) or "no layer works here: candidates would run as this user"
+    finally:
+        process.close()
+
+
+def _memory(settings: Settings) -> tuple[bool, str]:
+    size_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    good = size_bytes >= NEEDED_MEMORY_BYTES
+    return good, f"{size_bytes / GIB:.0f} GiB" + (
+        "" if good else f"; the demo takes up to {NEEDED_MEMORY_BYTES // GIB}"
+    )
+
+
+def _disk(settings: Settings) -> tuple[bool, str]:
+    free_bytes = shutil.disk_usage(settings.home).free
+    good = free_bytes >= NEEDED_DISK_BYTES
+    return good, f"{free_bytes / GIB:.0f} GiB free" + ("" if good else f"; {NEEDED_DISK_BYTES // GIB} are wanted")
+
+
+def _peaks(settings: Settings) -> tuple[bool, str]:
+    from kernels.roofline import cached_peaks
+
+    peaks = cached_peaks(settings.peaks_path)
+    rates = ", ".join(f"{rate:.0f} GFLOP/s {dtype}" for dtype, rate in peaks.gflops.items())
+    return (
+        True,
+        f"{peaks.memory_bandwidth_gb_s:.0f} GB/s from memory, {rates}, last-level cache {peaks.l3_bytes >> 20} MiB",
+    )
+
+
+def _store(settings: Settings) -> tuple[bool, str]:
+    from registry.doctor import examine
+    from tasks import object_store
+
+    with object_store.opened(settings) as opened:
+        findings = examine(opened.store)
+        failed = [finding for finding in findings if not finding.passed]
+        if failed:
+            return False, f"{opened.store.url}: {failed[0].check}: {failed[0].detail}"
+        return True, f"{opened.store.url}: {len(findings)} checks passed"

@@ -1,0 +1,142 @@
+"""`./mill judge FILE --operator NAME`: what the judge says of one source file, with the evidence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cli.errors import CandidateFileError
+from cli.table import compact_table
+from gristmill import records
+from gristmill.domain import Domain, Layout
+from gristmill.errors import MalformedRecordError
+from gristmill.workload import Workload
+from kernels import catalogue
+from kernels.candidate import Candidate, Language, Origin
+from kernels.definition import DTYPES, Definition
+from kernels.verdict import Verdict
+from tasks.settings import from_environment
+
+LANGUAGES = {".cpp": Language.CPP, ".cc": Language.CPP, ".cxx": Language.CPP, ".py": Language.PYTHON}
+COMMON_EXTENTS = (1, 4, 64)
+COMMON_MODEL_AXES = {
+    "hidden": 1024,
+    "intermediate": 2816,
+    "query_heads": 16,
+    "key_heads": 4,
+    "head_dim": 64,
+    "columns": 4096,
+    "in_features": 1024,
+    "out_features": 2816,
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="C++ (against gristmill_kernel.h) or Python (run(*inputs, *outputs))")
+    parser.add_argument("--operator", required=True, help="what it claims to implement; see ./mill operators")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the operator's main tensors")
+    parser.add_argument(
+        "--workloads", type=Path, help="JSON list of workloads, or a traffic profile; common ones if absent"
+    )
+    parser.add_argument("--baseline", default="eager", help="what to time against: eager, torch or compile")
+    parser.add_argument("--policy", choices=("screening", "search", "promotion"), default="search", help="how thorough")
+    parser.add_argument("--setup", action="store_true", help="the candidate exports a setup phase that packs weights")
+    parser.add_argument(
+        "--layout", choices=[str(layout) for layout in Layout], default="inner_contiguous", help="it reads"
+    )
+    parser.add_argument("--seed", type=int, help="draw the inputs from this seed, to repeat a judgement")
+    parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    definition = catalogue.operator(arguments.operator)
+    candidate = read_candidate(arguments, definition)
+    workloads = read_workloads(arguments.workloads, definition, arguments.dtype)
+    from harness import policy
+    from harness.judge import Judge
+    from kernels.roofline import cached_peaks
+
+    settings = from_environment()
+    chosen = getattr(policy, arguments.policy)()
+    with Judge(settings.judge_dir, chosen, cached_peaks(settings.peaks_path)) as judge:
+        verdict = judge.judge(candidate, workloads, seed=arguments.seed, baseline=arguments.baseline)
+    if arguments.json:
+        print(json.dumps(records.encode(verdict)))
+    else:
+        _print(verdict)
+    return 0
+
+
+def read_candidate(arguments: argparse.Namespace, definition: Definition) -> Candidate:
+    """The file as a candidate.
+
+    Raises:
+        CandidateFileError: it cannot be read, or is of no known language.
+    """
+    path: Path = arguments.file
+    language = LANGUAGES.get(path.suffix)
+    if language is None:
+        raise CandidateFileError(f"{path}: a candidate is a file ending in {', '.join(LANGUAGES)}")
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CandidateFileError(f"{path}: cannot be read ({error}); expected source text in UTF-8") from None
+    main = "main.cpp" if language is Language.CPP else "main.py"
+    domain = Domain(definition.name, arguments.dtype, (), Layout(arguments.layout))
+    return Candidate(definition.name, language, {main: text}, domain, Origin("person"), arguments.setup)
+
+
+def read_workloads(path: Path | None, definition: Definition, dtype: str) -> tuple[Workload, ...]:
+    """The workloads of a file that are of this operator and dtype, or common ones.
+
+    Raises:
+        CandidateFileError: the file holds none.
+        MalformedRecordError, WorkloadError: it holds something else.
+    """
+    from kernels.inputs import check_workload, workload
+
+    if path is None:
+        sizes = {axis: COMMON_MODEL_AXES[axis] for axis in definition.constant_axes}
+        variable = next(axis for axis in definition.axes if axis not in definition.constant_axes)
+        return tuple(workload(definition, dtype, **{variable: extent}, **sizes) for extent in COMMON_EXTENTS)
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise CandidateFileError(f"{path}: cannot be read as JSON ({error}); expected a list of workloads") from None
+    rows = content.get("workloads") if isinstance(content, dict) else content
+    if not isinstance(rows, list):
+        raise MalformedRecordError(f"{path}: expected a list of workloads, or an object with that field")
+    found = [records.decode(Workload, row, f"{path}[{index}]") for index, row in enumerate(rows)]
+    chosen = tuple(w for w in found if (w.operator, w.dtype) == (definition.name, dtype))
+    if not chosen:
+        raise CandidateFileError(f"{path}: none of its {len(found)} workloads is of {definition.name} {dtype}")
+    for one in chosen:
+        check_workload(definition, one)
+    return chosen
+
+
+def _print(verdict: Verdict) -> None:
+    print(f"{verdict.status.value}: {verdict.reason}")
+    if verdict.timings:
+        rows = [
+            [
+                " ".join(f"{name}={extent}" for name, extent in t.workload.axes.items()),
+                f"{t.ratio:.2f}x",
+                f"{t.ratio_low:.2f} to {t.ratio_high:.2f}",
+                f"{t.candidate_ns / 1e3:.1f} us",
+                f"{t.baseline_ns / 1e3:.1f} us",
+                f"{t.roofline_fraction:.0%}",
+            ]
+            for t in verdict.timings
+        ]
+        print(compact_table(rows, ["workload", "ratio", "95 %", "candidate", "baseline", "of roofline"]))
+    for mismatch in verdict.mismatches:
+        print(
+            f"{mismatch.output} at {list(mismatch.worst_index)}: {mismatch.found} instead of {mismatch.expected} "
+            f"({mismatch.pattern}, {mismatch.wrong_elements} of {mismatch.total_elements})"
+        )
+    if verdict.build_log:
+        print(verdict.build_log.rstrip())
+    layers = ", ".join(verdict.isolation) or "nothing was run"
+    print(f"seed {verdict.seed}, {verdict.duration_s:.1f} s, isolation: {layers}")

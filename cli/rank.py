@@ -1,0 +1,46 @@
+"""`./mill rank`: the newest profile's operators by what optimising them could save, and how a budget would be split."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from cli.table import compact_table
+from gristmill import records
+from tasks.settings import from_environment
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--budget-s", type=float, default=120.0, help="seconds of search to split")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from kernels.profile import rank, split_budget
+    from kernels.roofline import cached_peaks
+    from tasks import compilation, object_store, traffic
+
+    settings = from_environment()
+    with object_store.opened(settings) as opened:
+        profile = traffic.latest_profile(opened.store, settings)
+    ranked = rank(profile, cached_peaks(settings.peaks_path))
+    budget = split_budget(ranked, arguments.budget_s, compilation.MINIMUM_S)
+    seconds = [budget.get((r.operator, r.dtype), 0.0) for r in ranked]
+    if arguments.json:
+        rows = [{**records.encode(r), "budget_s": s} for r, s in zip(ranked, seconds, strict=True)]
+        print(json.dumps(rows, indent=2))
+        return 0
+    table = [
+        [
+            r.operator,
+            r.dtype,
+            f"{r.time_share:.1%}",
+            f"{r.headroom:.0%}",
+            f"{r.saving_share:.1%}",
+            r.workloads,
+            f"{s:.0f} s",
+        ]
+        for r, s in zip(ranked, seconds, strict=True)
+    ]
+    print(compact_table(table, ["operator", "dtype", "share", "headroom", "could save", "workloads", "budget"]))
+    return 0

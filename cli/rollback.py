@@ -1,0 +1,31 @@
+"""`./mill rollback`: a channel serves what it served before; hosts follow at their next poll."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from tasks.settings import from_environment
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--channel", default="canary", help="canary or stable")
+    parser.add_argument(
+        "--to", type=int, help="number of the state to restore (0: no kernels at all); see registry log"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from flows import steps
+    from flows.rollback import rollback_steps
+
+    settings = from_environment()
+    published = steps.run("rollback", lambda step: rollback_steps(settings, arguments.channel, arguments.to, step))
+    if arguments.json:
+        facts = {"channel": arguments.channel, "number": published.number, "tables": published.manifests}
+        print(json.dumps(facts, indent=2))
+    else:
+        tables = ", ".join(sorted(published.manifests)) or "no kernels: the engine's own everywhere"
+        print(f"{published.channel} is at {published.number} and serves {tables}")
+    return 0

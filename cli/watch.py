@@ -1,0 +1,44 @@
+"""What long commands print while they work: one line per thing that happened, with the time since the start."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tasks.search_session import Trial
+
+REPEAT_S = 2.0
+"""A search prints at most this often while nothing improves."""
+
+
+class Watch:
+    """Lines on standard error, so that standard output stays the result. One per command."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._operator = ""
+        self._best = 0.0
+        self._trials = 0
+        self._printed_s = 0.0
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def say(self, phase: str, text: str) -> None:
+        print(f"[{self.elapsed_s():5.0f} s] {phase:<8} {text}", file=sys.stderr, flush=True)
+
+    def operator(self, operator: str, dtype: str, budget_s: float, workloads: int) -> None:
+        """A search turns to an operator (see `tasks.compilation.Progress`)."""
+        self._operator, self._best, self._trials = f"{operator} {dtype}", 0.0, 0
+        self.say("search", f"{self._operator}: {budget_s:.0f} s, scored on {workloads} workloads")
+
+    def trial(self, trial: Trial, best_ratio: float) -> None:
+        """One more candidate; printed when it improves on the best, and now and then otherwise."""
+        self._trials += 1
+        now_s = time.monotonic()
+        improved = best_ratio > self._best * 1.005
+        if not improved and now_s - self._printed_s < REPEAT_S:
+            return
+        self._best, self._printed_s = max(self._best, best_ratio), now_s
+        pattern, status = trial.candidate.origin.pattern, trial.verdict.status.value
+        self.say("search", f"{self._operator}: candidate {self._trials} ({pattern}) {status}; best {best_ratio:.2f}x")

@@ -1,0 +1,52 @@
+"""The compile flow: rank what the fleet runs, search for faster kernels within a budget, record every candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefect import flow
+
+from flows.steps import Step, table_artifact, tracked
+from tasks import object_store, traffic
+from tasks.bench_session import conclude, search_operators
+from tasks.compilation import Progress, SearchResult
+from tasks.settings import Settings, from_environment
+
+
+def compile_steps(
+    settings: Settings,
+    step: Step,
+    *,
+    budget_s: float,
+    seed: int = 0,
+    only: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Searches for the newest profile. Killed and started again, it goes on where it was."""
+    with object_store.opened(settings) as opened:
+        profile = step(traffic.latest_profile)(opened.store, settings)
+        result = step(search_operators)(settings, profile, budget_s, seed, only, progress)
+        step(conclude)(opened.store, settings, profile, result)
+    return result
+
+
+@flow(name="compile")
+def compile_kernels(budget_s: float = 1800.0, seed: int = 0, only: list[str] | None = None) -> str:
+    """Searches for faster kernels for the newest traffic profile. Returns the search's id."""
+    result = compile_steps(from_environment(), tracked, budget_s=budget_s, seed=seed, only=only or ())
+    table_artifact("searched-operators", search_rows(result), f"Search {result.search_id}")
+    return result.search_id
+
+
+def search_rows(result: SearchResult) -> list[dict[str, str]]:
+    """The search as a table, for artifacts and terminals."""
+    return [
+        {
+            "operator": f"{s.operator} {s.dtype}",
+            "budget": f"{s.budget_s:.0f} s",
+            "candidates": str(s.trials),
+            "faster": str(s.statuses.get("faster", 0)),
+            "gain on its traffic": f"{max(s.best_ratios, default=1.0):.2f}x",
+        }
+        for s in result.operators
+    ]

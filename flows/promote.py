@@ -1,0 +1,81 @@
+"""The promote flow: judge the winners again, form tables, sign, publish to a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefect import flow
+
+from flows.steps import Step, table_artifact, tracked
+from gristmill.kernel_table import Artifact
+from registry.publication import Published, move
+from tasks import compilation, object_store, promotion, proving, results
+from tasks.errors import NoWinnerError
+from tasks.journal import Journal
+from tasks.proving import Told
+from tasks.settings import Settings, from_environment
+
+
+def promote_steps(
+    settings: Settings,
+    step: Step,
+    *,
+    channel: str,
+    search_id: str = "",
+    tell: Told = lambda text: None,
+) -> tuple[Published, tuple[Artifact, ...]]:
+    """Promotes what a search found; only what the second judgement confirms is published.
+
+    Raises:
+        NoWinnerError: nothing of the search is proven faster, now or then.
+    """
+    search = step(results.load)(settings, search_id)
+    entries = Journal(compilation.journal_path(settings, search.result.search_id)).entries()
+    winners = promotion.winners(entries)
+    if not winners:
+        raise NoWinnerError(f"search {search.result.search_id} proved no candidate faster; search longer, or leave it")
+    proofs = step(proving.prove_winners)(settings, search.profile, winners, tell)
+    artifacts, files = proving.artifacts_of(proofs, settings, tell)
+    with object_store.opened(settings) as opened:
+        published = step(promotion.publish_artifacts)(
+            opened.store, settings, channel, artifacts, files, f"search {search.result.search_id}"
+        )
+    return published, artifacts
+
+
+@flow(name="promote")
+def promote(channel: str = "canary", search_id: str = "") -> int:
+    """Publishes the winners of the last search, or of one given by id. Returns the generation's number."""
+    published, artifacts = promote_steps(from_environment(), tracked, channel=channel, search_id=search_id)
+    table_artifact("promoted-ranges", range_rows(artifacts), f"Generation {published.number} of {channel}")
+    return published.number
+
+
+def release_steps(settings: Settings, step: Step) -> Published:
+    """Makes stable serve what canary serves; running it again changes nothing."""
+    with object_store.opened(settings) as opened:
+        keyring = step(promotion.keyring_of)(settings)
+        return step(move)(opened.store, keyring, promotion.channel_of(settings, "canary"), "stable")
+
+
+@flow(name="release")
+def release() -> int:
+    """Moves canary to stable. Returns stable's number."""
+    return release_steps(from_environment(), tracked).number
+
+
+def range_rows(artifacts: Sequence[Artifact]) -> list[dict[str, str]]:
+    """The published ranges as a table, for artifacts and terminals."""
+    return [
+        {
+            "operator": f"{artifact.table.operator} {artifact.table.dtype}",
+            "range": ", ".join(
+                f"{r.name} {r.low}" + (f" to {r.high}" if r.high != r.low else "") for r in entry.domain.ranges
+            ),
+            "ratio": f"{float(entry.ratio):.2f}x",
+            "at least": f"{float(entry.ratio_low):.2f}x",
+            "candidate": entry.candidate[:12],
+        }
+        for artifact in artifacts
+        for entry in artifact.table.entries
+    ]

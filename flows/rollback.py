@@ -1,0 +1,25 @@
+"""The rollback flow: a channel serves what it served before. One trigger, and hosts follow at their next poll."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.steps import Step, tracked
+from registry.publication import Published
+from registry.rollback import roll_back
+from tasks import object_store
+from tasks.promotion import channel_of, keyring_of
+from tasks.settings import Settings, from_environment
+
+
+def rollback_steps(settings: Settings, channel: str, to: int | None, step: Step) -> Published:
+    """Publishes the earlier state as a higher version. Again, it goes one state further back, unless `to` is given."""
+    with object_store.opened(settings) as opened:
+        keyring = step(keyring_of)(settings)
+        return step(roll_back)(opened.store, keyring, channel_of(settings, channel), to)
+
+
+@flow(name="rollback")
+def rollback(channel: str = "stable", to: int | None = None) -> int:
+    """Rolls a channel back: to the state before the current one, or to a numbered one (0: no kernels at all)."""
+    return rollback_steps(from_environment(), channel, to, tracked).number

@@ -1,0 +1,170 @@
+"""One bench session over the operators of a profile: budget by what could be saved, agents, judge, journal, MLflow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from agents.brief import Brief
+from agents.swarm import pattern_agents
+from gristmill import records
+from gristmill.hardware import local_cpu
+from gristmill.workload import Workload
+from kernels.profile import RankedOperator, TrafficProfile, rank, split_budget
+from kernels.roofline import Peaks
+from tasks.errors import NoProfileError
+from tasks.journal import Journal
+from tasks.search_scope import representative
+from tasks.search_session import Bench, SearchSession, Trial, TrialLog
+from tasks.settings import Settings
+
+MINIMUM_S = 6.0
+"""A search shorter than this finishes no round; operators that would get less are left out."""
+
+
+@dataclass(frozen=True)
+class OperatorSearch:
+    """What a session did for one operator and dtype."""
+
+    operator: str
+    dtype: str
+    budget_s: float
+    spent_s: float
+    workloads: int
+    trials: int
+    statuses: dict[str, int]
+    best_ratios: tuple[float, ...]
+    """After each trial: the best traffic-weighted ratio so far (1 while nothing is faster)."""
+    gains: dict[str, float]
+    """Best ratio per workload label."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A finished (or budget-ended) session. Its candidates are in the journal beside it."""
+
+    search_id: str
+    profile_digest: str
+    ranked: tuple[RankedOperator, ...]
+    operators: tuple[OperatorSearch, ...]
+    parent_run: str
+    """MLflow run id of the search; empty while MLflow was not reached."""
+
+
+class Progress(Protocol):
+    """Told of every trial, and of every operator whose turn it is."""
+
+    def operator(self, operator: str, dtype: str, budget_s: float, workloads: int) -> None: ...
+
+    def trial(self, trial: Trial, best_ratio: float) -> None: ...
+
+
+class Silent:
+    """The progress of a run that nobody watches."""
+
+    def operator(self, operator: str, dtype: str, budget_s: float, workloads: int) -> None: ...
+
+    def trial(self, trial: Trial, best_ratio: float) -> None: ...
+
+
+def search_id_of(profile: TrafficProfile, seed: int) -> str:
+    """A search is named by the call patterns it is for and its seed, so that a killed one is found again."""
+    patterns = sorted(workload.digest for workload in profile.workloads)
+    return records.digest([profile.hardware, patterns, seed])[:12]
+
+
+def journal_path(settings: Settings, search_id: str) -> Path:
+    return settings.searches_dir / search_id / "verdicts.jsonl"
+
+
+def run_searches(
+    bench: Bench,
+    log: TrialLog,
+    settings: Settings,
+    profile: TrafficProfile,
+    peaks: Peaks,
+    *,
+    budget_s: float,
+    seed: int = 0,
+    only: Sequence[str] = (),
+    progress: Progress | None = None,
+    parent_run: Callable[[], str] = str,
+) -> SearchResult:
+    """Searches operator by operator, most promising first. A killed session resumes from its journal.
+
+    Args:
+        only: names of operators to search; all that the profile holds if empty.
+        parent_run: asked at the end for the MLflow run id of this search.
+
+    Raises:
+        EmptyProfileError, NoProfileError: there is nothing to search for.
+    """
+    ranked = rank(profile, peaks)
+    chosen = [r for r in ranked if not only or r.operator in only]
+    if not chosen:
+        names = ", ".join(sorted({r.operator for r in ranked}))
+        raise NoProfileError(f"operators {', '.join(only)}: not in the profile, which holds {names}")
+    search_id = search_id_of(profile, seed)
+    journal = Journal(journal_path(settings, search_id))
+    searched: list[OperatorSearch] = []
+    step = 0
+    for (operator, dtype), seconds in split_budget(chosen, budget_s, MINIMUM_S).items():
+        workloads = representative(profile.of(operator, dtype))
+        brief = _brief(operator, dtype, workloads, peaks)
+        agents = pattern_agents(brief, seed)
+        session = SearchSession(bench, agents, brief, journal, log, first_step=step)
+        result = _search(session, operator, dtype, seconds, workloads, progress or Silent())
+        step += result.trials
+        searched.append(result)
+    return SearchResult(search_id, records.digest(profile), ranked, tuple(searched), parent_run())
+
+
+def _search(
+    session: SearchSession,
+    operator: str,
+    dtype: str,
+    budget_s: float,
+    workloads: Sequence[Workload],
+    progress: Progress,
+) -> OperatorSearch:
+    progress.operator(operator, dtype, budget_s, len(workloads))
+    statuses: Counter[str] = Counter()
+    gains: dict[str, float] = {}
+    best_ratios: list[float] = []
+    spent_s = 0.0
+    for trial in session.run(budget_s):
+        statuses[trial.verdict.status.value] += 1
+        for timing in trial.verdict.timings:
+            label = timing.workload.label
+            gains[label] = max(gains.get(label, 0.0), timing.ratio)
+        best_ratios.append(weighted_gain(workloads, gains))
+        spent_s = trial.elapsed_s
+        progress.trial(trial, best_ratios[-1])
+    return OperatorSearch(
+        operator, dtype, budget_s, spent_s, len(workloads), len(best_ratios), dict(statuses), tuple(best_ratios), gains
+    )
+
+
+def weighted_gain(workloads: Sequence[Workload], gains: dict[str, float]) -> float:
+    """Time of these workloads with the engine's own kernels, over their time with the best found for each.
+
+    A workload without a gain keeps the engine's kernel, so it counts with ratio 1.
+    """
+    before = sum(w.time_ns for w in workloads)
+    after = sum(w.time_ns / max(1.0, gains.get(w.label, 1.0)) for w in workloads)
+    return before / after if after else 1.0
+
+
+def _brief(operator: str, dtype: str, workloads: tuple[Workload, ...], peaks: Peaks) -> Brief:
+    return Brief(
+        operator,
+        dtype,
+        workloads,
+        hardware=local_cpu(),
+        cores=peaks.cores,
+        bandwidth_gb_s=peaks.memory_bandwidth_gb_s,
+        gflop_s=peaks.gflops["float32"],
+    )

@@ -1,0 +1,148 @@
+"""Servers that a command needs for its own lifetime: Prefect, MLflow, a Prefect worker. Loopback only, gone with us."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tasks.errors import ServerStartError
+
+PR_SET_PDEATHSIG = 1
+STOP_GRACE_S = 5.0
+LOOPBACK = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A loopback port that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+class LocalServer:
+    """A child process in its own group. It ends with `stop`, with the `with` block, or when this process dies."""
+
+    def __init__(
+        self, name: str, argv: Sequence[str], log_path: Path, *, env: Mapping[str, str], ready_url: str = ""
+    ) -> None:
+        self.name = name
+        self._ready_url = ready_url
+        self._log_path = log_path
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - two system calls, no lock
+            )
+
+    def __enter__(self) -> LocalServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Returns once `ready_url` answers.
+
+        Raises:
+            ServerStartError: if the process ended or the time ran out; the message ends with its last log line.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self.alive:
+            try:
+                with urllib.request.urlopen(self._ready_url, timeout=2):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        problem = f"not ready after {timeout_s:.0f} s" if self.alive else f"exited with {self._process.returncode}"
+        raise ServerStartError(f"{self.name} {problem}: {self._last_line()} (log: {self._log_path})")
+
+    def wait(self) -> int:
+        """Blocks until the process ends by itself."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """Ends the whole process group, politely first. Safe to call twice."""
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, sent)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                continue
+        self._process.wait()
+
+    def _last_line(self) -> str:
+        lines = self._log_path.read_text(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else "it printed nothing"
+
+
+def prefect_environment(home: Path, api_url: str) -> dict[str, str]:
+    """What the Prefect server and everything that talks to it must share. Set before `prefect` is imported."""
+    return {
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_API_URL": api_url,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_LOGGING_LEVEL": os.environ.get("PREFECT_LOGGING_LEVEL", "WARNING"),
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def prefect_server(home: Path, port: int) -> tuple[LocalServer, dict[str, str]]:
+    """Starts a Prefect server with its SQLite under `home`; returns it and the environment of its clients."""
+    base = f"http://{LOOPBACK}:{port}"
+    env = prefect_environment(home, f"{base}/api")
+    argv = [sys.executable, "-m", "prefect", "server", "start", "--host", LOOPBACK, "--port", str(port)]
+    server = LocalServer(
+        "Prefect server", argv, home / "logs" / "prefect-server.log", env=env, ready_url=f"{base}/api/health"
+    )
+    return server, env
+
+
+def prefect_worker(home: Path, env: Mapping[str, str], pool: str) -> LocalServer:
+    """Starts a process worker that runs the scheduled deployments of a pool."""
+    argv = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process", "--limit", "1"]
+    return LocalServer("Prefect worker", argv, home / "logs" / "prefect-worker.log", env=env)
+
+
+def mlflow_server(home: Path, store_uri: str, artifacts: str, port: int) -> LocalServer:
+    """Starts the MLflow UI over a tracking store. Its job workers stay off: they cost 2.5 GB and we use none."""
+    argv = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
+    argv += ["--backend-store-uri", store_uri, "--default-artifact-root", artifacts]
+    return LocalServer(
+        "MLflow server",
+        argv,
+        home / "logs" / "mlflow-server.log",
+        env={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "DO_NOT_TRACK": "1"},
+        ready_url=f"http://{LOOPBACK}:{port}/health",
+    )
+
+
+def _die_with_parent() -> Callable[[], None]:
+    """A hook for the child between fork and exec; everything it needs is looked up beforehand."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def hook() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return hook

@@ -1,0 +1,143 @@
+"""From a search's winners to a published generation: judge again on fresh seeds and unseen shapes, sign, publish.
+
+A winner of a search is the best of many noisy measurements. What is published is what a second, independent judgement
+says of it, on shapes that no agent has seen as well.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from gristmill import records
+from gristmill.kernel_table import Artifact, FileRef
+from gristmill.records import sha256_hex
+from gristmill.store import ObjectStore
+from gristmill.trust import Channel
+from gristmill.workload import Workload
+from kernels import catalogue
+from kernels.candidate import Candidate
+from kernels.inputs import held_out
+from kernels.profile import TrafficProfile
+from kernels.verdict import Verdict
+from registry.keys import Keyring, create_keys
+from registry.promotion import DEFAULT_POLICY, Decision, Judged, decide_table, form_table
+from registry.publication import Published, publish
+from tasks.errors import NoWinnerError
+from tasks.journal import JournalEntry
+from tasks.search_scope import representative
+from tasks.settings import Settings
+
+PROMOTION_LIMIT = 40
+"""Captured workloads per operator that a winner is judged on again: far more than it was searched on."""
+HELD_OUT_LIMIT = 8
+
+
+class ProofBench(Protocol):
+    """The judge as a promotion uses it."""
+
+    def judge(self, candidate: Candidate, workloads: Sequence[Workload], *, seed: int) -> Verdict: ...
+
+    def object_of(self, candidate: Candidate) -> bytes:
+        """The shared object that was judged."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Re-judged winners of one operator and dtype, with every file that a host or an auditor would need."""
+
+    operator: str
+    dtype: str
+    judged: tuple[Judged, ...]
+    files: dict[str, bytes]
+
+
+def winners(entries: Iterable[JournalEntry]) -> dict[tuple[str, str], tuple[Candidate, ...]]:
+    """Per operator and dtype the candidates that lead on at least one workload, by the lower bound of their ratio."""
+    leads: dict[tuple[str, str], dict[str, tuple[float, Candidate]]] = {}
+    for entry in entries:
+        if not entry.verdict.won:
+            continue
+        key = (entry.candidate.operator, entry.candidate.domain.dtype)
+        best = leads.setdefault(key, {})
+        for timing in entry.verdict.timings:
+            found = best.get(timing.workload.digest)
+            if timing.ratio_low > 1 and (found is None or timing.ratio_low > found[0]):
+                best[timing.workload.digest] = (timing.ratio_low, entry.candidate)
+    return {
+        key: tuple({candidate.digest: candidate for _, candidate in best.values()}.values())
+        for key, best in leads.items()
+        if best
+    }
+
+
+def prove(bench: ProofBench, profile: TrafficProfile, candidates: Sequence[Candidate]) -> Proof:
+    """Judges the winners of one operator again, with one fresh seed and the same unseen shapes for all of them."""
+    operator, dtype = candidates[0].operator, candidates[0].domain.dtype
+    seed = secrets.randbits(48)
+    captured = representative(profile.of(operator, dtype), PROMOTION_LIMIT)
+    unseen = held_out(catalogue.operator(operator), captured, random.Random(seed))[:HELD_OUT_LIMIT]
+    judged: list[Judged] = []
+    files: dict[str, bytes] = {}
+    for candidate in candidates:
+        verdict = bench.judge(candidate, (*captured, *unseen), seed=seed)
+        built = _file("kernel.so", bench.object_of(candidate), files)
+        sources = tuple(_file(path, text.encode(), files) for path, text in sorted(candidate.files.items()))
+        judged.append(Judged(candidate, verdict, built, sources))
+    return Proof(operator, dtype, tuple(judged), files)
+
+
+def form_artifact(
+    proof: Proof, settings: Settings, environment: Mapping[str, str]
+) -> tuple[Artifact, dict[str, bytes]]:
+    """The artifact that a proof supports, and exactly the files that it names.
+
+    Raises:
+        NoWinnerError: if the second judgement left nothing above the policy's threshold.
+    """
+    table = form_table(proof.operator, proof.dtype, settings.hardware, proof.judged)
+    if not table.entries:
+        reasons = "; ".join(sorted({one.verdict.reason for one in proof.judged}))
+        raise NoWinnerError(f"{proof.operator} {proof.dtype}: no gain survived the second judgement ({reasons})")
+    files = dict(proof.files)
+    evidence = _file("evidence.json", records.canonical_json([one.verdict for one in proof.judged]), files)
+    artifact = Artifact(table, dict(environment), evidence, datetime.now(UTC).isoformat(timespec="seconds"))
+    named = {evidence.sha256} | {f.sha256 for e in table.entries for f in (e.object, *e.sources)}
+    return artifact, {digest: content for digest, content in files.items() if digest in named}
+
+
+def keyring_of(settings: Settings) -> Keyring:
+    """This registry's keys; made on first use."""
+    return create_keys(settings.keys_dir)
+
+
+def channel_of(settings: Settings, name: str) -> Channel:
+    return Channel(name, settings.fleet, settings.model, settings.hardware)
+
+
+def publish_artifacts(
+    store: ObjectStore,
+    settings: Settings,
+    channel_name: str,
+    artifacts: Sequence[Artifact],
+    files: Mapping[str, bytes],
+    reason: str,
+) -> Published:
+    """Publishes what passes the gate against what is current. Safe to repeat."""
+    return publish(
+        store, keyring_of(settings), channel_of(settings, channel_name), artifacts, files, _better_than_current, reason
+    )
+
+
+def _better_than_current(new: Artifact, current: Artifact | None) -> Decision:
+    return decide_table(new.table, current.table if current else None, DEFAULT_POLICY)
+
+
+def _file(path: str, content: bytes, files: dict[str, bytes]) -> FileRef:
+    digest = sha256_hex(content)
+    files[digest] = content
+    return FileRef(path, digest, len(content))

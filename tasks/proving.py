@@ -1,0 +1,56 @@
+"""The second judgement of a search's winners as one task: own bench, fresh seeds, artifacts of what survives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gristmill.kernel_table import Artifact
+from kernels.candidate import Candidate
+from kernels.profile import TrafficProfile
+from tasks import bench, promotion
+from tasks.errors import NoWinnerError
+from tasks.promotion import Proof
+from tasks.settings import Settings
+
+Told = Callable[[str], None]
+"""Is told, in one line, what is going on."""
+
+
+def prove_winners(
+    settings: Settings,
+    profile: TrafficProfile,
+    winners: Mapping[tuple[str, str], Sequence[Candidate]],
+    tell: Told = lambda text: None,
+) -> tuple[tuple[Proof, dict[str, str]], ...]:
+    """The second judgement of all winners, in one bench session; with each proof what it depends on."""
+    proofs = []
+    with bench.proof_bench(settings) as judges:
+        for (operator, dtype), candidates in winners.items():
+            tell(f"judging {len(candidates)} winners of {operator} {dtype} again")
+            proofs.append((promotion.prove(judges, profile, candidates), judges.environment))
+    return tuple(proofs)
+
+
+def artifacts_of(
+    proofs: Sequence[tuple[Proof, dict[str, str]]], settings: Settings, tell: Told
+) -> tuple[tuple[Artifact, ...], dict[str, bytes]]:
+    """Artifacts of the operators whose gains survived; the others are told and left out.
+
+    Raises:
+        NoWinnerError: none survived.
+    """
+    artifacts: list[Artifact] = []
+    files: dict[str, bytes] = {}
+    problems: list[str] = []
+    for proof, environment in proofs:
+        try:
+            artifact, named = promotion.form_artifact(proof, settings, environment)
+        except NoWinnerError as error:
+            problems.append(str(error))
+            tell(str(error))
+            continue
+        artifacts.append(artifact)
+        files.update(named)
+    if not artifacts:
+        raise NoWinnerError("; ".join(problems))
+    return tuple(artifacts), files

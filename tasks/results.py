@@ -1,0 +1,43 @@
+"""What a search leaves behind for the flows that follow: its profile and its result, as files beside the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gristmill import durable_file, records
+from kernels.profile import TrafficProfile
+from tasks.compilation import SearchResult
+from tasks.errors import NoWinnerError
+from tasks.settings import Settings
+
+
+@dataclass(frozen=True)
+class KeptSearch:
+    """One search, whole: what it was for and what came out."""
+
+    finished_utc: str
+    profile: TrafficProfile
+    result: SearchResult
+
+
+def keep(settings: Settings, search: KeptSearch) -> None:
+    """Writes the search's result; the file appears by rename."""
+    folder = settings.searches_dir / search.result.search_id
+    folder.mkdir(parents=True, exist_ok=True)
+    durable_file.write(folder / "result.json", records.canonical_json(search))
+
+
+def load(settings: Settings, search_id: str = "") -> KeptSearch:
+    """The search of that id, or the one that finished last.
+
+    Raises:
+        NoWinnerError: there is no such finished search.
+    """
+    found = [
+        records.parse(KeptSearch, path.read_bytes(), str(path))
+        for path in settings.searches_dir.glob(f"{search_id or '*'}/result.json")
+    ]
+    if not found:
+        what = f"search {search_id}" if search_id else "no search"
+        raise NoWinnerError(f"{what} has finished in {settings.searches_dir}: run ./mill compile first")
+    return max(found, key=lambda search: search.finished_utc)

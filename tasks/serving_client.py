@@ -1,0 +1,145 @@
+"""A serving process from the outside: started, commanded in JSON lines, ended. It dies with us: its input closes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gristmill import records
+from gristmill.traces import Request
+from tasks.errors import ServingError
+
+START_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 20.0
+
+Event = dict[str, Any]
+
+
+class ServingProcess:
+    """One engine process. Commands block until their result; what the host tells on the way goes to `on_event`.
+
+    Use it as a context manager, from one thread. `on_event` is called from a thread of its own.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        log_path: Path,
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_path = log_path
+        self._on_event = on_event
+        self._answers: dict[str, queue.Queue[Event]] = {"": queue.Queue()}
+        self._ids = (f"c{number}" for number in itertools.count())
+        with log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gristmill.serving", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **environ},
+                text=True,
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read, name="serving", daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> ServingProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait_ready(self) -> Event:
+        """The first status, once the model is built.
+
+        Raises:
+            ServingError: it did not come up.
+        """
+        return self._wait(self._answers[""], START_TIMEOUT_S, "start")
+
+    def replay(self, requests: Sequence[Request], concurrency: int, seed: int = 0) -> Event:
+        """Serves all requests; returns the summary."""
+        return self._command("replay", requests=requests, concurrency=concurrency, seed=seed)
+
+    def paired(
+        self, requests: Sequence[Request], concurrency: Sequence[int], *, pairs: int, block_steps: int, seed: int = 0
+    ) -> Event:
+        """The paired A/B of kernels on and off."""
+        return self._command(
+            "ab", requests=requests, concurrency=concurrency, pairs=pairs, block_steps=block_steps, seed=seed
+        )
+
+    def status(self) -> Event:
+        return self._command("status")
+
+    def flush(self) -> Event:
+        """Writes what was sampled so far to the spool."""
+        return self._command("flush")
+
+    def close(self) -> None:
+        """Ends the process: its input closes, and it is killed if that is not enough."""
+        if self._process.poll() is None and self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+
+    def _command(self, command: str, **fields: Any) -> Event:
+        number = next(self._ids)
+        answers = self._answers[number] = queue.Queue()
+        line = json.dumps({"command": command, "id": number, **{k: records.encode(v) for k, v in fields.items()}})
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            raise self._dead(command) from None
+        answer = self._wait(answers, None, command)
+        if answer["event"] == "error":
+            raise ServingError(f"serving process, {command}: {answer.get('message')}")
+        result: Event = answer["result"]
+        return result
+
+    def _wait(self, answers: queue.Queue[Event], timeout_s: float | None, what: str) -> Event:
+        try:
+            answer = answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise ServingError(f"serving process: no answer to {what} within {timeout_s:.0f} s") from None
+        if answer["event"] == "ended":
+            raise self._dead(what)
+        return answer
+
+    def _dead(self, what: str) -> ServingError:
+        self._process.wait()
+        lines = self._log_path.read_text(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it printed nothing"
+        return ServingError(f"serving process ended ({self._process.returncode}) during {what}: {last}")
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event: Event = json.loads(line)
+            answers = self._answers.get(event.get("id") or "")
+            if event["event"] in ("result", "error", "ready") and answers is not None:
+                answers.put(event)
+            else:
+                self._on_event(event)
+        for answers in list(self._answers.values()):
+            answers.put({"event": "ended"})

@@ -1,0 +1,60 @@
+"""Where the pipeline keeps its state, and which fleet it works for: from the environment, once, at the edge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gristmill.hardware import local_cpu
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Immutable; every task takes it, none reads the environment again (credentials excepted, which stay there)."""
+
+    home: Path
+    """State of this checkout (`MILL_HOME`, default `.mill`): keys, caches, spools, searches."""
+    store_url: str
+    """Object store (`MILL_STORE`), e.g. `s3://bucket?endpoint=...` or `file:///dir`; empty: the embedded one."""
+    fleet: str
+    """Name of the fleet (`MILL_FLEET`)."""
+    model: str
+    """Name of the model it serves (`MILL_MODEL`)."""
+    hardware: str
+    """Hardware key of this host."""
+    tracking_uri: str
+    """MLflow tracking server (`MLFLOW_TRACKING_URI`); empty: SQLite under `home`."""
+
+    @property
+    def keys_dir(self) -> Path:
+        return self.home / "keys"
+
+    @property
+    def judge_dir(self) -> Path:
+        return self.home / "judge"
+
+    @property
+    def searches_dir(self) -> Path:
+        return self.home / "searches"
+
+    @property
+    def peaks_path(self) -> Path:
+        return self.home / "peaks.json"
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Reads the settings; the home directory is created (mode 0700: it holds keys)."""
+    home = Path(environ.get("MILL_HOME") or REPOSITORY / ".mill").resolve()
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Settings(
+        home=home,
+        store_url=environ.get("MILL_STORE", ""),
+        fleet=environ.get("MILL_FLEET", "demo"),
+        model=environ.get("MILL_MODEL", "llama-8x1024"),
+        hardware=local_cpu().key,
+        tracking_uri=environ.get("MLFLOW_TRACKING_URI", ""),
+    )
