@@ -94,12 +94,13 @@ def searches(rows: Sequence[SearchRow]) -> str:
     """One small chart per operator: a dot per candidate and the best so far."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = min(3, len(rows))
     lines = -(-len(rows) // columns)
     with rc_context({**STYLE, "axes.grid.axis": "y"}):
-        figure = Figure(figsize=(WIDTH_IN, 2.1 * lines), layout="constrained")
-        figure.get_layout_engine().set(hspace=0.12, wspace=0.05)
+        spaced = ConstrainedLayoutEngine(hspace=0.12, wspace=0.05)
+        figure = Figure(figsize=(WIDTH_IN, 2.1 * lines), layout=spaced)
         grid = figure.subplots(lines, columns, squeeze=False)
         for axes, row in zip(grid.flat, rows, strict=False):
             _search(axes, row)
