@@ -112,7 +112,7 @@ class Environment:
     def set_up(self, requirements: str) -> None:
         """Brings the environment to a set. One process at a time does; the others wait and find it done."""
         try:
-            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._lock() as lock:
                 if not self.holds(requirements):
                     self._set_up(requirements, lock)
@@ -204,7 +204,7 @@ class Environment:
     def _lock(self) -> Iterator[int]:
         """Belongs to the checkout, not to `MILL_HOME`: two homes share one environment."""
         path = self.root / ".mill" / "environment.lock"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         with path.open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
