@@ -32,7 +32,7 @@ class PromotionPolicy:
     min_ratio_low: float = 1.02
     """The lower end of the interval of baseline time over candidate time must lie above this on every workload."""
     min_improvement: float = 1.0
-    """How many times faster than what is current a replacement must be."""
+    """How many times the gain of what is current a replacement must have, more than."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,15 @@ def decide_table(table: KernelTable, current: KernelTable | None, policy: Promot
     weak = [e.ratio_low for e in table.entries if not float(e.ratio_low) > policy.min_ratio_low]
     if weak:
         return Decision(False, f"an entry's lower bound is {weak[0]}, expected above {policy.min_ratio_low}")
-    new = _mean_gain(table)
+    new = _log_gain(table)
     if current is None or not current.entries:
-        return Decision(True, f"mean lower bound {new:.3f} over {len(table.entries)} ranges")
-    old = _mean_gain(current)
-    if not new > old * policy.min_improvement:
-        return Decision(False, f"mean lower bound {new:.3f}, but what is current has {old:.3f}")
-    return Decision(True, f"mean lower bound {new:.3f} instead of {old:.3f}")
+        return Decision(True, f"lower bounds above {policy.min_ratio_low} over {len(table.entries)} ranges")
+    if _kernels(table) == _kernels(current):
+        return Decision(False, "the same kernels in the same ranges are current")
+    old = _log_gain(current)
+    if not math.exp(new - old) > policy.min_improvement:
+        return Decision(False, f"gain over all ranges {math.exp(new):.3f}, but what is current has {math.exp(old):.3f}")
+    return Decision(True, f"gain over all ranges {math.exp(new):.3f} instead of {math.exp(old):.3f}")
 
 
 def form_table(
@@ -229,5 +231,17 @@ def _rounded_down(ratio: float) -> float:
     return math.floor(ratio * scale) / scale if math.isfinite(ratio) else 0.0
 
 
-def _mean_gain(table: KernelTable) -> float:
-    return statistics.geometric_mean(float(entry.ratio_low) for entry in table.entries)
+def _log_gain(table: KernelTable) -> float:
+    """Logarithm of the lower bounds multiplied over all ranges, each once per octave of its variable axis.
+
+    The baseline counts as 1, so that a table gains by covering more as well as by being faster.
+    """
+    return sum(math.log(float(entry.ratio_low)) * (1 + _octaves(entry.domain)) for entry in table.entries)
+
+
+def _octaves(domain: Domain) -> float:
+    return sum(math.log2(r.high / r.low) for r in domain.ranges if r.name in VARIABLE_AXES and r.low > 0)
+
+
+def _kernels(table: KernelTable) -> set[tuple[Domain, str]]:
+    return {(entry.domain, entry.object.sha256) for entry in table.entries}

@@ -201,14 +201,35 @@ class TestDecidePromotion:
 
 
 class TestDecideTable:
-    def table(self, *lows: str) -> KernelTable:
-        return KernelTable("rms_norm", "float32", "hw", tuple(current(low) for low in lows))
+    def table(self, *entries: tuple[str, int, int], code: str = "a") -> KernelTable:
+        found = (
+            replace(current(low, (first, last)), object=FileRef("k.so", code * 64, 1)) for low, first, last in entries
+        )
+        return KernelTable("rms_norm", "float32", "hw", tuple(found))
 
-    def test_cases(self) -> None:
+    def test_nothing_or_too_little_gained(self) -> None:
         assert not decide_table(self.table(), None).promote
-        assert not decide_table(self.table("1.5", "1.02"), None).promote
-        assert decide_table(self.table("1.5"), None).promote
-        assert decide_table(self.table("1.5"), self.table()).promote
-        assert decide_table(self.table("1.5"), self.table("1.4", "1.5")).promote
-        assert not decide_table(self.table("1.5"), self.table("1.5")).promote
-        assert not decide_table(self.table("1.4"), self.table("1.5"), PromotionPolicy(1.02, 1.0)).promote
+        assert not decide_table(self.table(("1.5", 1, 4), ("1.02", 8, 8)), None).promote
+
+    def test_the_first(self) -> None:
+        assert decide_table(self.table(("1.5", 1, 4)), None).promote
+        assert decide_table(self.table(("1.5", 1, 4)), self.table()).promote
+
+    def test_faster_or_wider_replaces(self) -> None:
+        old = self.table(("1.5", 1, 4))
+        assert decide_table(self.table(("1.6", 1, 4), code="b"), old).promote
+        assert decide_table(self.table(("1.5", 1, 8), code="b"), old).promote
+        assert decide_table(self.table(("1.5", 1, 4), ("1.1", 64, 64), code="b"), old).promote
+
+    def test_slower_or_narrower_does_not(self) -> None:
+        old = self.table(("1.5", 1, 8))
+        assert not decide_table(self.table(("1.4", 1, 8), code="b"), old).promote
+        assert not decide_table(self.table(("1.6", 8, 8), code="b"), old).promote
+
+    def test_the_same_kernels_measured_again_are_no_news(self) -> None:
+        assert not decide_table(self.table(("1.6", 1, 4)), self.table(("1.5", 1, 4))).promote
+
+    def test_a_policy_may_ask_for_more(self) -> None:
+        old, new = self.table(("1.5", 4, 4)), self.table(("1.6", 4, 4), code="b")
+        assert decide_table(new, old, PromotionPolicy(min_improvement=1.05)).promote
+        assert not decide_table(new, old, PromotionPolicy(min_improvement=1.10)).promote
