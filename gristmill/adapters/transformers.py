@@ -10,6 +10,7 @@ M key heads, D head dimension, V vocabulary.
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import types
 from collections.abc import Callable
@@ -132,20 +133,20 @@ def attach(model: Any, dispatcher: Dispatcher, sampler: Sampler | None = None) -
 
 
 def _checked_llama_module() -> Any:
-    import transformers
-    from transformers.models.llama import modeling_llama
-
-    found = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    version = importlib.metadata.version("transformers")
+    found = tuple(int(part) for part in version.split(".")[:2])
     if found < OLDEST_VERSION or found[0] > NEWEST_MAJOR:
         raise EngineError(
-            f"transformers {transformers.__version__}: the adapter knows {'.'.join(map(str, OLDEST_VERSION))} up to "
+            f"transformers {version}: the adapter knows {'.'.join(map(str, OLDEST_VERSION))} up to "
             f"{NEWEST_MAJOR}.x; install one of these"
         )
+    from transformers.models.llama import modeling_llama
+
     layer = set(inspect.signature(inspect.unwrap(modeling_llama.LlamaDecoderLayer.forward)).parameters)
     attention = inspect.unwrap(modeling_llama.LlamaAttention.forward).__code__.co_names
     if "position_embeddings" not in layer or "apply_rotary_pos_emb" not in attention:
         raise EngineError(
-            f"transformers {transformers.__version__}: its Llama layers are built differently from what the adapter "
+            f"transformers {version}: its Llama layers are built differently from what the adapter "
             "replaces; install a version from 5.20 on"
         )
     return modeling_llama

@@ -13,8 +13,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from gristmill.errors import GristmillError
+from gristmill.sampler import DEFAULT_PERIOD
 from gristmill.serving.model import DTYPES, ModelShape
 from gristmill.serving.protocol import LineWriter, PlainCommand, command_id, parse_command
+from gristmill.serving.settings import EngineSettings
 
 if TYPE_CHECKING:
     from gristmill.serving.engine import Engine
@@ -36,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--cache-dir", default="")
     result.add_argument("--poll-s", type=float, default=1.0)
     result.add_argument("--no-sampling", dest="sampling", action="store_false")
-    result.add_argument("--sample-period", type=int, default=17)
+    result.add_argument("--sample-period", type=int, default=DEFAULT_PERIOD)
     result.add_argument("--spool-s", type=float, default=10.0)
     result.add_argument("--shadow-every", type=int, default=1024)
     return result
@@ -72,9 +74,11 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(2, 1)  # what libraries print must not mix with answers
         writer = LineWriter(answers)
         try:
-            from gristmill.serving.engine import Engine, EngineSettings
+            settings = EngineSettings(shape=shape, **flags)
+            settings.check(os.environ)
+            from gristmill.serving.engine import Engine  # loads torch and transformers
 
-            engine = Engine(EngineSettings(shape=shape, **flags), writer)
+            engine = Engine(settings, writer)
         except GristmillError as error:
             print(error, file=sys.stderr)
             return error.exit_code

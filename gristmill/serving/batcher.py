@@ -5,6 +5,7 @@ Shapes: B rows of the batch, L tokens in the cache, V vocabulary.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,5 +153,6 @@ def _left_padded(mask_BL: Tensor, length: int) -> Tensor:
 
 def prompt_tokens(seed: int, index: int, count: int, vocabulary: int) -> Tensor:
     """Random token ids of one request; the same for the same seed and index."""
-    generator = torch.Generator().manual_seed((seed << 32) ^ index)
+    own_seed = random.Random(f"{seed}/{index}").getrandbits(32)  # torch's generator looks at 32 bits only
+    generator = torch.Generator().manual_seed(own_seed)
     return torch.randint(0, vocabulary, (count,), generator=generator)

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +20,16 @@ from gristmill.errors import GristmillError, ServingError
 from gristmill.hardware import local_cpu
 from gristmill.host import Host, HostEvent
 from gristmill.route import DispatchSettings
-from gristmill.sampler import DEFAULT_PERIOD, Sampler
-from gristmill.serving.model import ModelShape, build_model
+from gristmill.sampler import Sampler
+from gristmill.serving.model import build_model
 from gristmill.serving.paired import PairedSettings, run_paired
 from gristmill.serving.protocol import Command, LineWriter, PairedCommand, PlainCommand, ReplayCommand
 from gristmill.serving.replay import ReplayHooks, serve
+from gristmill.serving.settings import EngineSettings
 from gristmill.spool import Identity, Spool
 
 IDLE_S = 0.05
 """How often an idle engine passes a step boundary."""
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Everything a serving process is started with. Without a store it neither pulls nor spools."""
-
-    model: str = "reference"
-    """Name of the model in fleets, channels and spools."""
-    shape: ModelShape = field(default_factory=ModelShape)
-    dtype: str = "float32"
-    seed: int = 0
-    threads: int = 0
-    """Of torch within an operator; 0 leaves its default."""
-    store: str = ""
-    fleet: str = "demo"
-    channel: str = "stable"
-    root_file: str = ""
-    """Trusted root metadata. Without it the process spools but does not pull."""
-    cache_dir: str = ""
-    poll_s: float = 1.0
-    sampling: bool = True
-    sample_period: int = DEFAULT_PERIOD
-    spool_s: float = 10.0
-    shadow_every: int = 1024
 
 
 class Engine:
@@ -165,27 +142,17 @@ class Engine:
             self.dispatcher.step_boundary()
 
     def _open_spool(self, sampler: Sampler) -> Spool:
-        from gristmill.store import open_store
-
         settings = self._settings
         identity = Identity(settings.fleet, settings.model, self._hardware, _versions())
-        waiting = Path(settings.cache_dir or ".") / "spool"
-        return Spool(open_store(settings.store, os.environ), identity, sampler, waiting)
+        return Spool(settings.object_store(os.environ), identity, sampler, settings.waiting_dir())
 
     def _open_host(self) -> Host:
         from gristmill.pull import Puller
-        from gristmill.store import open_store
 
         settings = self._settings
-        if not settings.cache_dir:
-            raise ServingError("serving: a channel is followed, but no cache folder is named; give --cache-dir")
-        try:
-            root = Path(settings.root_file).read_bytes()
-        except OSError as error:
-            raise ServingError(f"trusted root {settings.root_file}: cannot be read ({error.strerror})") from None
         puller = Puller(
-            open_store(settings.store, os.environ),
-            root,
+            settings.object_store(os.environ),
+            settings.trusted_root(),
             settings.fleet,
             settings.model,
             self._hardware,

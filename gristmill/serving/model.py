@@ -46,21 +46,21 @@ def build_model(shape: ModelShape, dtype: str = "float32", seed: int = 0) -> Any
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes: dict[str, Any] = dict(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.query_heads,
-        num_key_value_heads=shape.key_heads,
-        head_dim=shape.head_dim,
-        max_position_embeddings=shape.positions,
-        tie_word_embeddings=False,
-        attn_implementation="sdpa",
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.query_heads,
+        "num_key_value_heads": shape.key_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": shape.positions,
+        "tie_word_embeddings": False,
+        "attn_implementation": "sdpa",
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = LlamaForCausalLM(LlamaConfig(**sizes))

@@ -68,9 +68,9 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
     if (!call->packed) return 9;
     for (int64_t t = 0; t < x.shape[0]; ++t)
         for (int64_t n = 0; n < w.shape[0]; ++n) {
+            const float *row = (const float *)x.data + t * w.shape[1], *column = (const float *)call->packed + n;
             double sum = 0;
-            for (int64_t k = 0; k < w.shape[1]; ++k)
-                sum += double(((const float *)x.data)[t * w.shape[1] + k]) * ((const float *)call->packed)[k * w.shape[0] + n];
+            for (int64_t k = 0; k < w.shape[1]; ++k) sum += double(row[k]) * column[k * w.shape[0]];
             ((float *)call->outputs[0].data)[t * w.shape[0] + n] = float(sum);
         }
     return 0;

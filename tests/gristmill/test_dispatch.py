@@ -203,7 +203,9 @@ def test_arms_switch_by_one_assignment(make_entry: MakeEntry, make_generation: M
     assert (engine.entry["hits"], engine.own_calls) == (1, 1)
 
 
-@pytest.mark.parametrize(("word", "served"), [("off", 0), ("baseline-only", 0), ("deny=rms_norm", 0), ("deny=softmax", 1)])
+@pytest.mark.parametrize(
+    ("word", "served"), [("off", 0), ("baseline-only", 0), ("deny=rms_norm", 0), ("deny=softmax", 1)]
+)
 def test_kill_switch_works_without_a_restart(
     make_entry: MakeEntry, make_generation: MakeGeneration, word: str, served: int
 ) -> None:
@@ -309,7 +311,10 @@ def test_a_site_made_late_gets_the_active_kernels(make_entry: MakeEntry, make_ge
 
 
 ranges = st.builds(
-    lambda low, span, multiple: (low, low + span, multiple), st.integers(0, 300), st.integers(0, 300), st.integers(1, 40)
+    lambda low, span, multiple: (low, low + span, multiple),
+    st.integers(0, 300),
+    st.integers(0, 300),
+    st.integers(1, 40),
 )
 
 

@@ -47,7 +47,9 @@ def test_every_call_is_counted_once(rows: list[int], period: int) -> None:
     assert sampler.flush() == Window((), 0)
 
 
-@pytest.mark.parametrize(("calls", "period", "timed"), [(100, 1, 100), (100, 10, 10), (1, 10, 0), (2, 10, 1), (36, 17, 3)])
+@pytest.mark.parametrize(
+    ("calls", "period", "timed"), [(100, 1, 100), (100, 10, 10), (1, 10, 0), (2, 10, 1), (36, 17, 3)]
+)
 def test_a_share_is_timed(calls: int, period: int, timed: int) -> None:
     sampler = Sampler(period)
     hook = hook_with(sampler)
@@ -69,8 +71,12 @@ def test_threads_are_merged_and_flushes_lose_nothing() -> None:
         while not done.is_set():
             windows.append(sampler.flush())
 
+    def work() -> None:
+        for i in range(900):
+            call(hook, 1 + i % 3)
+
     flusher = threading.Thread(target=flush)
-    workers = [threading.Thread(target=lambda: [call(hook, 1 + i % 3) for i in range(900)]) for _ in range(4)]
+    workers = [threading.Thread(target=work) for _ in range(4)]
     for thread in (flusher, *workers):
         thread.start()
     for thread in workers:

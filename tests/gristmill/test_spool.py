@@ -46,8 +46,10 @@ class Setup:
 
     def away(self) -> None:
         self.root.rename(self.root.with_name("gone"))
+        self.root.write_text("a file where the store's folder was")
 
     def back(self) -> None:
+        self.root.unlink()
         self.root.with_name("gone").rename(self.root)
 
     def rows(self, key: str) -> list[dict[str, Any]]:
@@ -173,9 +175,10 @@ def test_background_flushes_and_stop_loses_nothing(setup: Setup) -> None:
 
 
 def test_capture_reads_what_the_spool_writes(setup: Setup) -> None:
-    assert spool_fold is not None
-    workload = Workload("softmax", "float32", {"rows": 2, "columns": 4}, (TensorLayout((2, 4), (4, 1), "float32"),))
     setup.call(2, times=5)
-    (row,) = setup.rows(setup.spool.flush().keys[0])
-    assert row["axes"] == records.canonical_json(workload.axes).decode()
-    assert row["layouts"] == records.canonical_json(workload.inputs).decode()
+    setup.spool.add_request(100, 7, 12345)
+    profile = spool_fold.fold((key, read(setup.store, key)) for key in setup.spool.flush().keys)
+    (workload,) = profile.workloads
+    layout = TensorLayout((2, 4), (4, 1), "float32")
+    assert workload.digest == Workload("softmax", "float32", {"rows": 2, "columns": 4}, (layout,)).digest
+    assert workload.calls == 5

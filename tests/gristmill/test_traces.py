@@ -27,9 +27,7 @@ GOOD = "2023-11-16 18:17:03.9799600,4808,10"
 TRACES = Path("/work/shared/traces")
 START = datetime(2023, 11, 16, 18, 17, 3, tzinfo=UTC)
 
-rows = st.lists(
-    st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(0, 10**5)), min_size=1, max_size=30
-)
+rows = st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(0, 10**5)), min_size=1, max_size=30)
 
 
 def expected(found: list[tuple[int, int, int]], unit: float) -> list[Request]:

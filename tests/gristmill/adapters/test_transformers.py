@@ -24,11 +24,11 @@ MakeGeneration = Callable[..., Generation]
 LAYERS = 2
 
 
-def generated(model: Any, ids_BS: torch.Tensor, count: int) -> torch.Tensor:
+def generated(model: Any, ids_BS: torch.Tensor, count: int) -> Any:
     return model.generate(ids_BS, max_new_tokens=count, do_sample=False)
 
 
-def logits_of(model: Any, ids_BS: torch.Tensor) -> torch.Tensor:
+def logits_of(model: Any, ids_BS: torch.Tensor) -> Any:
     with torch.no_grad():
         return model(ids_BS).logits
 

@@ -1,0 +1,75 @@
+"""What a serving process is started with, and the refusal of what cannot work, before anything heavy is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.errors import ServingError
+from gristmill.kill_switch import read_kill_switch
+from gristmill.sampler import DEFAULT_PERIOD
+from gristmill.serving.model import ModelShape
+from gristmill.store import open_store
+
+if TYPE_CHECKING:
+    from gristmill.store import ObjectStore
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Everything a serving process is started with. Without a store it neither pulls nor spools."""
+
+    model: str = "reference"
+    """Name of the model in fleets, channels and spools."""
+    shape: ModelShape = field(default_factory=ModelShape)
+    dtype: str = "float32"
+    seed: int = 0
+    threads: int = 0
+    """Of torch within an operator; 0 leaves its default."""
+    store: str = ""
+    fleet: str = "demo"
+    channel: str = "stable"
+    root_file: str = ""
+    """Trusted root metadata. Without it the process spools but does not pull."""
+    cache_dir: str = ""
+    poll_s: float = 1.0
+    sampling: bool = True
+    sample_period: int = DEFAULT_PERIOD
+    spool_s: float = 10.0
+    shadow_every: int = 1024
+
+    def check(self, environ: Mapping[str, str]) -> None:
+        """Looks at everything that can be wrong without a model.
+
+        Raises:
+            GristmillError: the store's address, the trusted root, the cache folder or the kill switch.
+        """
+        read_kill_switch(environ)
+        if not self.store:
+            return
+        self.object_store(environ)
+        self.waiting_dir()
+        if self.root_file:
+            self.trusted_root()
+
+    def object_store(self, environ: Mapping[str, str]) -> ObjectStore:
+        """The store, with credentials from the environment."""
+        return open_store(self.store, environ)
+
+    def waiting_dir(self) -> Path:
+        """Where samples wait while the store is away."""
+        if not self.cache_dir:
+            raise ServingError("serving: a store is given, but no cache folder; name one with --cache-dir")
+        return Path(self.cache_dir) / "spool"
+
+    def trusted_root(self) -> bytes:
+        """The signed root that all trust starts from."""
+        try:
+            return Path(self.root_file).read_bytes()
+        except OSError as error:
+            raise ServingError(
+                f"trusted root {self.root_file}: cannot be read ({error.strerror}); give the file that the registry's "
+                "key ceremony made"
+            ) from None

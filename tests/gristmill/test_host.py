@@ -1,0 +1,130 @@
+"""The host stages, reports, survives a failing channel, and knows a rollback when it sees one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from gristmill.dispatch import Dispatcher
+from gristmill.errors import StoreUnreachableError
+from gristmill.generation import Generation
+from gristmill.host import Host, HostEvent
+from gristmill.kernel_table import TableEntry
+
+MakeEntry = Callable[..., tuple[TableEntry, Path]]
+MakeGeneration = Callable[..., Generation]
+
+
+class ScriptedChannel:
+    """A channel whose polls are written down beforehand; an exception in the script is raised."""
+
+    def __init__(self, *answers: Generation | Exception | None, cached: Generation | None = None) -> None:
+        self._answers = list(answers)
+        self._cached = cached
+        self.exhausted = threading.Event()
+
+    def poll(self) -> Generation | None:
+        if not self._answers:
+            self.exhausted.set()
+            return None
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def last_good(self) -> Generation | None:
+        return self._cached
+
+
+@pytest.fixture
+def dispatcher() -> Dispatcher:
+    made = Dispatcher(environ={})
+    made.site("rms_norm", torch.float32, {"hidden": 8}, (1e-5,), lambda x, w, eps: (torch.rms_norm(x, (8,), w, eps),))
+    return made
+
+
+def run(dispatcher: Dispatcher, channel: ScriptedChannel, polls: int) -> list[HostEvent]:
+    """Polls and passes a boundary in turn, as a quick engine would."""
+    events: list[HostEvent] = []
+    host = Host(channel, dispatcher, events.append)
+    for _ in range(polls):
+        host.poll_once()
+        host.boundary()
+    return events
+
+
+def test_swap_then_rollback(dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    first, second = make_entry("rms_norm", 1, 8), make_entry("rms_norm", 1, 8)
+    channel = ScriptedChannel(
+        make_generation(1, first), None, make_generation(2, second), make_generation(3, first), make_generation(4)
+    )
+    events = run(dispatcher, channel, 5)
+    assert [(e.kind, e.generation) for e in events] == [
+        ("staged", 1),
+        ("swap", 1),
+        ("staged", 2),
+        ("swap", 2),
+        ("staged", 3),
+        ("rollback", 3),
+        ("staged", 4),
+        ("rollback", 4),
+    ]
+    assert dispatcher.status()["entries"] == []
+
+
+def test_a_refusal_is_told_and_the_last_good_stays(
+    dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    bad = make_entry("rms_norm", 1, 8, "WRONG_AFTER=0")
+    channel = ScriptedChannel(make_generation(1, make_entry("rms_norm", 1, 8)), make_generation(2, bad))
+    events = run(dispatcher, channel, 2)
+    assert [(e.kind, e.generation) for e in events] == [("staged", 1), ("swap", 1), ("refusal", 2)]
+    assert events[2].detail["candidate"] == bad[0].candidate
+    assert "elements differ" in events[2].detail["reason"]
+    assert dispatcher.generation.number == 1
+
+
+def test_a_failing_channel_is_told_once_per_reason(
+    dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    down = StoreUnreachableError("store s3://x: nothing answers")
+    channel = ScriptedChannel(
+        down, down, StoreUnreachableError("another"), make_generation(1, make_entry("rms_norm", 1, 8)), down
+    )
+    events = run(dispatcher, channel, 5)
+    assert [(e.kind, e.detail.get("reason", "")) for e in events] == [
+        ("poll_failed", str(down)),
+        ("poll_failed", "another"),
+        ("staged", ""),
+        ("swap", ""),
+        ("poll_failed", str(down)),
+    ]
+
+
+def test_a_bug_in_the_channel_is_not_swallowed(dispatcher: Dispatcher) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(dispatcher, ScriptedChannel(ZeroDivisionError()), 1)
+
+
+def test_the_thread_starts_offline_and_stops(
+    dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    events: list[HostEvent] = []
+    cached = make_generation(7, make_entry("rms_norm", 1, 8))
+    channel = ScriptedChannel(StoreUnreachableError("away"), cached=cached)
+    host = Host(channel, dispatcher, events.append, interval_s=0.01)
+    host.start()
+    assert channel.exhausted.wait(20)
+    host.stop()
+    host.boundary()
+    assert [e.kind for e in events] == ["staged", "poll_failed", "swap"]
+    assert dispatcher.generation.number == 7
+
+
+def test_off_means_no_polls(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    dispatcher = Dispatcher(environ={"GRISTMILL_KILL": "off"})
+    assert run(dispatcher, ScriptedChannel(make_generation(1, make_entry("rms_norm", 1, 8))), 1) == []
