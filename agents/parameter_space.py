@@ -33,11 +33,16 @@ class ParameterSpace:
     parameters: tuple[Parameter, ...]
     fits: Callable[[Mapping[str, int]], bool] = field(default=_always, compare=False)
 
-    def complete(self, choose: Callable[[Parameter], int]) -> Values:
-        """Asks for each parameter that matters, in order. The result may break `fits`."""
+    def complete(self, choose: Callable[[Parameter], int], given: Mapping[str, int] | None = None) -> Values:
+        """Takes each parameter that matters from `given` or else asks for it, in order. The result may break `fits`."""
         values: Values = {}
         for parameter in self.parameters:
-            values[parameter.name] = choose(parameter) if parameter.when(values) else parameter.choices[0]
+            if not parameter.when(values):
+                values[parameter.name] = parameter.choices[0]
+            elif given and parameter.name in given:
+                values[parameter.name] = given[parameter.name]
+            else:
+                values[parameter.name] = choose(parameter)
         return values
 
     def sample(self, random_source: random.Random) -> Values:
@@ -47,12 +52,22 @@ class ParameterSpace:
             if self.fits(values):
                 return values
 
+    def neighbour(self, values: Mapping[str, int], random_source: random.Random) -> Values:
+        """One combination that fits, with one or two parameters drawn anew and the others as given."""
+        names = [parameter.name for parameter in self.parameters]
+        while True:
+            moved = random_source.sample(names, random_source.randint(1, min(2, len(names))))
+            kept = {name: value for name, value in values.items() if name not in moved}
+            found = self.complete(lambda parameter: random_source.choice(parameter.choices), kept)
+            if self.fits(found):
+                return found
+
     def all(self) -> Iterator[Values]:
         """Every combination that fits, once."""
         seen: set[tuple[int, ...]] = set()
         for combination in itertools.product(*(parameter.choices for parameter in self.parameters)):
             given = dict(zip((p.name for p in self.parameters), combination, strict=True))
-            values = self.complete(lambda parameter, given=given: given[parameter.name])  # type: ignore[misc]
+            values = self.complete(lambda parameter: parameter.choices[0], given)
             key = tuple(values.values())
             if key not in seen and self.fits(values):
                 seen.add(key)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 STARTUP_TRIALS = 6
 """Random trials before the estimator takes over, the defaults included."""
 GUIDED_ATTEMPTS = 8
-"""How often the estimator may repeat itself before a random combination is taken."""
+"""How often the estimator may repeat itself before a neighbour of the best is taken."""
+NEIGHBOUR_ATTEMPTS = 30
+"""How many neighbours of the best may all be known before a random combination is taken."""
 RANDOM_ATTEMPTS = 200
 """How many random combinations may all be known before the space counts as exhausted."""
 WHOLE_SHARE = 0.5
@@ -42,6 +44,8 @@ class _Range:
     untried: list[Values]
     """Defaults not proposed yet, best first."""
     random: random.Random
+    best: tuple[float, Values] | None = None
+    """The highest ratio and its combination."""
     proposed: int = 0
     exhausted: bool = False
 
@@ -51,6 +55,19 @@ class _Range:
         if self.untried:
             return 0, self.proposed, -self.weight
         return 1, (self.proposed + 1) / self.weight, 0.0
+
+    def tell(self, trial: optuna.trial.Trial, verdict: Verdict) -> None:
+        import optuna
+
+        if verdict.ratio is None:
+            self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            return
+        self.study.tell(trial, verdict.ratio)
+        self.remember(verdict.ratio, trial.params)
+
+    def remember(self, ratio: float, values: Values) -> None:
+        if self.best is None or ratio > self.best[0]:
+            self.best = ratio, values
 
 
 @dataclass
@@ -92,7 +109,7 @@ class PatternAgent:
     def learn(self, candidate: Candidate, verdict: Verdict) -> None:
         waiting = self._open.pop(candidate.digest, None)
         if waiting is not None:
-            _tell(waiting.range.study, waiting.trial, verdict)
+            waiting.range.tell(waiting.trial, verdict)
         elif candidate.origin.agent == self.name and candidate.digest not in self._known:
             self._known.add(candidate.digest)
             self._learned.append((candidate, verdict))
@@ -123,6 +140,7 @@ class PatternAgent:
                 if parameter.when(values) and values.get(parameter.name) in parameter.choices
             }
             chosen = {name: values[name] for name in distributions}
+            opened.remember(verdict.ratio, values)
             opened.study.add_trial(
                 optuna.trial.create_trial(params=chosen, distributions=distributions, value=verdict.ratio)
             )
@@ -139,8 +157,11 @@ class PatternAgent:
             if candidate is not None:
                 return candidate
         space = self.pattern.space(searched.target)
-        for _ in range(RANDOM_ATTEMPTS):
-            values = space.sample(searched.random)
+        for attempt in range(NEIGHBOUR_ATTEMPTS + RANDOM_ATTEMPTS):
+            if searched.best is not None and attempt < NEIGHBOUR_ATTEMPTS:
+                values = space.neighbour(searched.best[1], searched.random)
+            else:
+                values = space.sample(searched.random)
             if self.pattern.candidate(searched.target, values, self.name).digest not in self._known:
                 return self._ask(searched, values)
         searched.exhausted = True
@@ -187,12 +208,3 @@ def _new_study(seed: int) -> optuna.Study:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, constant_liar=True)
     return optuna.create_study(direction="maximize", sampler=sampler)
-
-
-def _tell(study: optuna.Study, trial: optuna.trial.Trial, verdict: Verdict) -> None:
-    import optuna
-
-    if verdict.ratio is None:
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
-    else:
-        study.tell(trial, verdict.ratio)

@@ -13,7 +13,7 @@ from gristmill.native import NativeKernel
 from kernels.candidate import Candidate
 
 ABI = Path(__file__).resolve().parents[2] / "gristmill" / "abi"
-FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-O1", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
 
 Compile = Callable[[Sequence[Candidate], str], list[NativeKernel]]
 
@@ -27,7 +27,16 @@ def compile_candidates(tmp_path: Path) -> Compile:
         folder.mkdir(parents=True)
         for name, text in candidate.files.items():
             (folder / name).write_text(text)
-        command = ["g++", f"-march={architecture}", *FLAGS, *candidate.compile_flags, f"-I{ABI}", "main.cpp", "-o", "k.so"]
+        command = [
+            "g++",
+            f"-march={architecture}",
+            *FLAGS,
+            *candidate.compile_flags,
+            f"-I{ABI}",
+            "main.cpp",
+            "-o",
+            "k.so",
+        ]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{candidate.origin}: {done.stderr[:3000]}"
         return NativeKernel(folder / "k.so", needs_setup=candidate.needs_setup)

@@ -1,0 +1,187 @@
+"""Every source, in every dtype and over a sample of its parameters, is right where kernels break: at one element, odd
+and prime sizes, one past a vector, rows with gaps, and every regime of the definition.
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from agents.parameter_space import Values
+from agents.pattern_source import PatternSource, Target
+from agents.patterns import catalogue
+from gristmill.domain import AxisRange
+from gristmill.hardware import describe_cpu, local_cpu
+from gristmill.native import NativeKernel, layout_of
+from gristmill.workload import TensorLayout, Workload
+from kernels import catalogue as operators
+from kernels import inputs
+from kernels.candidate import Candidate
+from kernels.definition import Definition, Role
+
+Compile = Callable[[Sequence[Candidate], str], list[NativeKernel]]
+
+SAMPLES = 1
+"""Random combinations per source and dtype, besides the first default."""
+EPSILON = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
+ALLOWED_ROUNDINGS = {"float32": 24, "bfloat16": 5}
+"""Of the error scale: sums of a few thousand terms in vectors round a few times each."""
+LOWERED = ("PARALLEL_FROM", "SERIAL_BELOW_KIB")
+"""Thresholds that are sampled at their least, so that test sizes wake threads."""
+GUARD = 64
+POISON = -12345.0
+CASES = [(pattern, dtype) for pattern in catalogue.PATTERNS for dtype in pattern.dtypes]
+
+
+def name_of(case: object) -> str:
+    return f"{case.operator}-{case.name}" if isinstance(case, PatternSource) else str(case)
+
+
+def target_for(pattern: PatternSource, dtype: str, low: int = 1, high: int = 1 << 20, cores: int = 2) -> Target:
+    return Target(local_cpu(), cores, dtype, AxisRange(pattern.varying_axis, low, high))
+
+
+def sampled(pattern: PatternSource, target: Target) -> list[Values]:
+    random_source = random.Random(f"{pattern.operator} {pattern.name} {target.dtype}")
+    space = pattern.space(target)
+    wanted = [pattern.defaults(target)[0]]
+    while len(wanted) < SAMPLES + 1:
+        values = space.sample(random_source)
+        wanted.append({**values, **{p.name: min(p.choices) for p in space.parameters if p.name in LOWERED}})
+    return wanted
+
+
+def odd_workloads(definition: Definition, dtype: str) -> list[Workload]:
+    """The definition's edges, and sizes around vectors and token blocks."""
+    edges = [inputs.workload(definition, dtype, **axes) for axes in definition.edge_axes]
+    varying = next(axis for axis in definition.axes if axis not in definition.constant_axes)
+    model = {"hidden": 129, "intermediate": 1031, "in_features": 321, "out_features": 201, "query_heads": 3}
+    model |= {"key_heads": 1, "head_dim": 40, "columns": 263}
+    sizes = [{axis: model.get(axis, 1) for axis in definition.axes} | {varying: n} for n in (1, 2, 3, 5, 7, 13, 37)]
+    return edges + [inputs.workload(definition, dtype, **axes) for axes in sizes]
+
+
+def with_gaps(workload: Workload) -> Workload:
+    """The same call on rows that lie apart, as slices of a fused projection do; rank 1 stays dense."""
+    layouts = []
+    for layout in workload.inputs:
+        strides = list(layout.strides)
+        if len(strides) > 1:
+            strides[0] += 5
+        layouts.append(TensorLayout(layout.shape, tuple(strides), layout.dtype))
+    return Workload(workload.operator, workload.dtype, workload.axes, tuple(layouts))
+
+
+def check(kernel: NativeKernel, definition: Definition, workload: Workload, regime: str, seed: int) -> None:
+    """Compares with the float64 reference, within roundings of the condition, and looks at the guards."""
+    tensors = inputs.materialise(definition, workload, regime, torch.Generator().manual_seed(seed))
+    before = [tensor.clone() for tensor in tensors]
+    scalars = tuple(scalar.default for scalar in definition.scalars)
+    exact = [tensor.double() for tensor in tensors]
+    expected = definition.reference(*exact, *scalars)
+    scales = definition.error_scale(*exact, *scalars)
+    buffers = [torch.full((e.numel() + 2 * GUARD,), POISON, dtype=tensors[0].dtype) for e in expected]
+    outputs = [b[GUARD : GUARD + e.numel()].view(e.shape) for b, e in zip(buffers, expected, strict=True)]
+    packed = pack(kernel, definition, tensors, outputs, scalars) if kernel.needs_setup else None
+    assert kernel.run(tensors, scalars, outputs, packed) == 0, workload.label
+    allowed = ALLOWED_ROUNDINGS[workload.dtype] * EPSILON[workload.dtype]
+    for found, wanted, scale, buffer in zip(outputs, expected, scales, buffers, strict=True):
+        error = (found.double() - wanted).abs()
+        tiny = torch.finfo(found.dtype).tiny
+        assert bool((error <= allowed * torch.maximum(scale, wanted.abs()) + tiny).all()), (
+            f"{workload.label} {regime}: error {(error / scale).max() / EPSILON[workload.dtype]:.1f} roundings"
+        )
+        guards = torch.cat((buffer[:GUARD], buffer[-GUARD:]))
+        assert bool((guards == guards[0]).all()), f"{workload.label}: wrote outside its output"
+    for tensor, copy in zip(tensors, before, strict=True):
+        torch.testing.assert_close(tensor, copy, rtol=0, atol=0, equal_nan=True)
+
+
+def pack(
+    kernel: NativeKernel,
+    definition: Definition,
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+) -> torch.Tensor:
+    index = next(i for i, spec in enumerate(definition.inputs) if spec.role is Role.WEIGHT)
+    return kernel.setup([*map(layout_of, tensors)], [*map(layout_of, outputs)], scalars, index, tensors[index])
+
+
+@pytest.mark.parametrize(("pattern", "dtype"), CASES, ids=name_of)
+def test_right_at_the_edges(pattern: PatternSource, dtype: str, compile_candidates: Compile) -> None:
+    definition = operators.operator(pattern.operator)
+    target = target_for(pattern, dtype)
+    candidates = [pattern.candidate(target, values, "test") for values in sampled(pattern, target)]
+    for kernel in compile_candidates(candidates, "native"):
+        for seed, workload in enumerate(odd_workloads(definition, dtype)):
+            for regime in definition.regimes:
+                check(kernel, definition, workload, regime, seed)
+            check(kernel, definition, with_gaps(workload), "traffic", seed)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the narrowest x86 target is x86's own")
+def test_right_without_wide_vectors(compile_candidates: Compile) -> None:
+    """The path of every machine without AVX: vectors of 16 bytes, no fused multiply-add, no intrinsics."""
+    hardware = describe_cpu("vendor_id: test\n", "x86_64", 2)
+    targets = [Target(hardware, 2, "bfloat16", AxisRange(p.varying_axis, 1, 1 << 20)) for p in catalogue.PATTERNS]
+    pairs = zip(catalogue.PATTERNS, targets, strict=True)
+    candidates = [p.candidate(target, p.defaults(target)[0], "test") for p, target in pairs]
+    assert {c.origin.parameters["LANES"] for c in candidates} == {"4"}
+    kernels = compile_candidates(candidates, "x86-64")
+    for pattern, kernel in zip(catalogue.PATTERNS, kernels, strict=True):
+        definition = operators.operator(pattern.operator)
+        for seed, workload in enumerate(odd_workloads(definition, "bfloat16")):
+            check(kernel, definition, workload, "traffic", seed)
+
+
+@pytest.mark.parametrize("pattern", [p for p in catalogue.PATTERNS if p.operator == "skinny_linear"], ids=name_of)
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (5, 8)])
+def test_a_specialist_refuses_other_token_counts(
+    pattern: PatternSource, low: int, high: int, compile_candidates: Compile
+) -> None:
+    definition = operators.operator(pattern.operator)
+    target = target_for(pattern, "float32", low, high)
+    (kernel,) = compile_candidates([pattern.candidate(target, pattern.defaults(target)[0], "test")], "native")
+    for tokens in range(low, high + 1):
+        workload = inputs.workload(definition, "float32", tokens=tokens, in_features=100, out_features=70)
+        check(kernel, definition, workload, "traffic", tokens)
+    x_TK, weight_NK = torch.randn(high + 1, 100), torch.randn(70, 100)
+    out_TN = torch.full((high + 1, 70), POISON)
+    packed = pack(kernel, definition, (x_TK, weight_NK), (out_TN,), ()) if kernel.needs_setup else None
+    assert kernel.run((x_TK, weight_NK), (), (out_TN,), packed) != 0
+    assert bool((out_TN == POISON).all())
+
+
+def test_exponential_is_accurate_and_keeps_special_values(compile_candidates: Compile) -> None:
+    """silu(g) * 1 with g from -88 to 88: both ends of exp, and what lies past them."""
+    pattern = next(p for p in catalogue.PATTERNS if p.operator == "silu_and_mul")
+    target = target_for(pattern, "float32")
+    (kernel,) = compile_candidates([pattern.candidate(target, pattern.defaults(target)[0], "test")], "native")
+    special = torch.tensor([float("nan"), float("inf"), -200.0, 200.0, -0.0])
+    gate_TI = torch.cat((torch.linspace(-87, 87, 20001), special)).unsqueeze(0)
+    up_TI, out_TI = torch.ones_like(gate_TI), torch.empty_like(gate_TI)
+    assert kernel.run((gate_TI, up_TI), (), (out_TI,)) == 0
+    exact = gate_TI.double() * torch.sigmoid(gate_TI.double())
+    relative = ((out_TI.double() - exact) / exact)[0, :20001].nan_to_num(0.0).abs()
+    assert relative.max().item() < 3 * 2.0**-24
+    assert torch.isnan(out_TI[0, -5])
+    assert out_TI[0, -4:].tolist() == [float("inf"), 0.0, 200.0, 0.0]
+
+
+def test_softmax_of_masked_rows(compile_candidates: Compile) -> None:
+    pattern = next(p for p in catalogue.PATTERNS if p.operator == "softmax")
+    target = target_for(pattern, "float32")
+    (kernel,) = compile_candidates([pattern.candidate(target, pattern.defaults(target)[0], "test")], "native")
+    x_RC = torch.randn(4, 77)
+    x_RC[0, 5:] = float("-inf")
+    x_RC[1, :] = float("-inf")
+    x_RC[2, 3] = float("nan")
+    x_RC[3, ::2] = float("-inf")
+    out_RC = torch.empty_like(x_RC)
+    assert kernel.run((x_RC,), (), (out_RC,)) == 0
+    torch.testing.assert_close(out_RC, torch.softmax(x_RC, -1), equal_nan=True)
