@@ -31,6 +31,8 @@ from registry.errors import EmbeddedStoreError
 
 BUCKET = "gristmill"
 READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 5.0
+"""Then it is killed, which loses nothing that it has confirmed."""
 _GRPC_OFFSET = 10_000
 """SeaweedFS listens for gRPC at each port plus this."""
 _SOCKETS = ("s3.sock", "filer.sock")
@@ -244,7 +246,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=10)
+            process.wait(timeout=STOP_TIMEOUT_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
