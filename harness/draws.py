@@ -31,11 +31,14 @@ MAX_FACT_SAMPLES = 24
 class Draws:
     """Inputs, references and the baseline's own errors of one workload in one regime, from one seed."""
 
-    def __init__(self, definition: Definition, workload: Workload, regime: str, seed: int) -> None:
+    def __init__(
+        self, definition: Definition, workload: Workload, regime: str, seed: int, traffic: Draws | None = None
+    ) -> None:
         self.definition = definition
         self.workload = workload
         self.regime = regime
         self.seed = seed
+        self._traffic = traffic
         self._scalars = tuple(scalar.default for scalar in definition.scalars)
         self._generator = Generator().manual_seed(seed)
         self._bases = self._draw_bases()
@@ -70,7 +73,10 @@ class Draws:
 
     @functools.cached_property
     def facts(self) -> tuple[ErrorFacts, ...]:
-        """Errors of the production baseline, per output."""
+        """Errors of the production baseline, per output: in this regime or in traffic, whichever are larger.
+
+        In a stress regime the baseline may happen to be exact (ties sum without rounding); that obliges nobody.
+        """
         baseline = self.definition.baselines["eager"]
         generator = Generator().manual_seed(self.seed + 1)
         outputs = sum(_elements([self.workload.axes[axis] for axis in s.dims]) for s in self.definition.outputs)
@@ -82,6 +88,8 @@ class Draws:
                 results = baseline(*(tensor[0] for tensor in inputs), *self._scalars)
                 expected = self.expected(inputs)
                 found.append([measure(r[None], e) for r, e in zip(results, expected, strict=True)])
+        if self._traffic is not None:
+            found.append(list(self._traffic.facts))
         return tuple(merge(facts) for facts in zip(*found, strict=True))
 
 

@@ -196,6 +196,7 @@ class Judge:
     ) -> Verdict:
         definition = _definition(candidate)
         _check_baseline(definition, baseline)
+        self._start_baseline()  # it imports torch while the candidate is built
         admitted = [workload for workload in workloads if candidate.domain.admits(workload)]
         if not admitted:
             raise Finding(Status.REJECTED, f"its domain admits none of the {len(workloads)} workloads")
@@ -209,7 +210,7 @@ class Judge:
             return replace(built, status=Status.BUILD_FAILED, reason=_first_error(build.log))
         checked = [*(edge_workloads(definition, candidate.domain.dtype, candidate.domain) if edges else ())]
         checked += [workload for workload in held_out if candidate.domain.admits(workload)]
-        with lease.hold(), self._candidate_session(candidate, build) as (session, process):
+        with lease.hold(), _single_threaded(), self._candidate_session(candidate, build) as (session, process):
             built = replace(built, isolation=process.isolation)
             deadline = time.monotonic() + self.policy.total_s
             try:
@@ -238,14 +239,13 @@ class Judge:
                     raise Finding(Status.TIMED_OUT, f"not checked within {self.policy.total_s:.0f} s")
         timings: list[WorkloadTiming] = []
         setup_ns: dict[str, int] = {}
-        with _single_threaded():
-            for workload in workloads:
-                trial = self._trial(definition, workload, session, candidate.needs_setup, rng, None)
-                source = self._source(definition, workload, definition.regimes[0])
-                paired = trial.time(source, self._baseline_session(definition, baseline), deadline)
-                timings.append(self._evidence(definition, trial.layout, paired))
-                if candidate.needs_setup:
-                    setup_ns[workload.label] = trial.setup_ns
+        for workload in workloads:
+            trial = self._trial(definition, workload, session, candidate.needs_setup, rng, None)
+            source = self._source(definition, workload, definition.regimes[0])
+            paired = trial.time(source, self._baseline_session(definition, baseline), deadline)
+            timings.append(self._evidence(definition, trial.layout, paired))
+            if candidate.needs_setup:
+                setup_ns[workload.label] = trial.setup_ns
         return self._decide(replace(built, timings=tuple(timings), setup_ns=setup_ns))
 
     def _decide(self, measured: Verdict) -> Verdict:
@@ -323,8 +323,10 @@ class Judge:
             kept = sum(draws.size_bytes for draws in self._draws.values())
             while self._draws and kept > KEPT_DRAWS_BYTES:
                 kept -= self._draws.popitem(last=False)[1].size_bytes
+            first = definition.regimes[0]
+            traffic = self._source(definition, workload, first) if regime != first else None
             number = int.from_bytes(f"{key}".encode()[:6], "big")
-            self._draws[key] = Draws(definition, workload, regime, (self._seed ^ number) & (2**62 - 1))
+            self._draws[key] = Draws(definition, workload, regime, (self._seed ^ number) & (2**62 - 1), traffic)
         self._draws.move_to_end(key)
         return self._draws[key]
 
@@ -365,9 +367,7 @@ class Judge:
     def _baseline_session(self, definition: Definition, name: str) -> Session:
         """The baselines' process, with that baseline loaded."""
         wanted = f"{definition.name}/{name}"
-        if self._baseline is None:
-            self._baseline = ("", start_baseline_session(self.policy.thread_count, self._inputs))
-        loaded, session = self._baseline
+        loaded, session = self._start_baseline()
         if loaded != wanted:
             try:
                 session.load({"operator": definition.name, "baseline": name})
@@ -376,6 +376,11 @@ class Judge:
                 raise as_baseline_error(name, finding) from None
             self._baseline = (wanted, session)
         return session
+
+    def _start_baseline(self) -> tuple[str, Session]:
+        if self._baseline is None:
+            self._baseline = ("", start_baseline_session(self.policy.thread_count, self._inputs))
+        return self._baseline
 
     def _drop_baseline(self) -> None:
         if self._baseline is not None:

@@ -1,0 +1,118 @@
+"""Honest candidates of every style pass every gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gristmill.domain import AxisRange, Domain, Layout
+from harness.errors import BaselineError
+from kernels import catalogue
+from kernels.candidate import Candidate, Language, Origin
+from kernels.inputs import workload
+from kernels.verdict import Status
+
+RIGHT = (Status.FASTER, Status.SLOWER)
+
+
+def shapes(operator, *all_axes):
+    definition = catalogue.operator(operator)
+    return [workload(definition, "float32", **axes) for axes in all_axes]
+
+
+def test_rms_norm_is_right_and_timed(judge, cpp, source, rms_norm_workloads):
+    verdict = judge.judge(cpp("rms_norm", source("rms_norm")), rms_norm_workloads)
+    assert verdict.status in RIGHT, verdict.reason
+    assert [timing.workload for timing in verdict.timings] == rms_norm_workloads
+    for timing in verdict.timings:
+        assert 0 < timing.ratio_low <= timing.ratio <= timing.ratio_high
+        assert timing.candidate_ns > 0 and timing.baseline_ns > 0 and timing.pairs == 3
+    assert verdict.object_sha256 and verdict.isolation and verdict.ratio and verdict.host["compiler"]
+
+
+def test_a_kernel_that_wins_by_far_is_faster(judge, cpp, source, rms_norm_workloads):
+    verdict = judge.judge(cpp("rms_norm", source("rms_norm")), rms_norm_workloads[:1], edges=False)
+    assert verdict.status is Status.FASTER, verdict.reason
+
+
+def test_a_kernel_that_does_its_work_twenty_times_is_slower(judge, cpp, source, rms_norm_workloads):
+    again = source("rms_norm").replace("gm_run", "once").replace('GM_EXPORT int32_t once', "static int32_t once")
+    text = again + "GM_EXPORT int32_t gm_run(const gm_call *c) { for (int i = 0; i < 500; i++) once(c); return 0; }\n"
+    verdict = judge.judge(cpp("rms_norm", text), rms_norm_workloads[1:], edges=False)
+    assert verdict.status is Status.SLOWER, verdict.reason
+    assert verdict.ratio < 1
+
+
+def test_softmax_with_masked_columns(judge, cpp, source):
+    workloads = shapes("softmax", {"rows": 4, "columns": 300})
+    verdict = judge.judge(cpp("softmax", source("softmax")), workloads)
+    assert verdict.status in RIGHT, verdict.reason
+
+
+def test_linear_with_and_without_packed_weights(judge, cpp, source):
+    workloads = shapes("skinny_linear", {"tokens": 2, "in_features": 192, "out_features": 320})
+    plain = judge.judge(cpp("skinny_linear", source("skinny_linear")), workloads)
+    packed = judge.judge(cpp("skinny_linear", source("skinny_linear_packed"), needs_setup=True), workloads)
+    assert plain.status in RIGHT, plain.reason
+    assert packed.status in RIGHT, packed.reason
+    assert packed.setup_ns[workloads[0].label] > 0 and not plain.setup_ns
+
+
+def test_fast_math_within_the_rule(judge, cpp, source, rms_norm_workloads):
+    verdict = judge.judge(cpp("rms_norm", source("rms_norm"), flags=("-ffast-math",)), rms_norm_workloads)
+    assert verdict.status in RIGHT, verdict.reason
+
+
+def test_strided_rows_as_captured(judge, cpp, source, rms_norm_workloads):
+    dense = rms_norm_workloads[1]
+    x, weight = dense.inputs
+    strided = replace(dense, inputs=(replace(x, strides=(x.shape[1] + 64, 1)), weight))
+    candidate = cpp("rms_norm", source("rms_norm"))
+    candidate = replace(candidate, domain=replace(candidate.domain, layout=Layout.INNER_CONTIGUOUS))
+    verdict = judge.judge(candidate, [strided], edges=False)
+    assert verdict.status in RIGHT, verdict.reason
+    ignoring = source("rms_norm").replace("t*x.stride[0]", "t*H")
+    wrong = replace(candidate, files={"main.cpp": ignoring})
+    assert judge.judge(wrong, [strided], edges=False).status is Status.INCORRECT
+
+
+def test_threads_that_are_joined_before_return(judge, cpp, source, rms_norm_workloads):
+    text = source("rms_norm").replace("if (T*H > 65536)", "num_threads(2)")
+    verdict = judge.judge(cpp("rms_norm", text), rms_norm_workloads)
+    assert verdict.status in RIGHT, verdict.reason
+
+
+def test_a_python_candidate(judge):
+    main = "import torch\n\ndef run(x, out):\n    torch.softmax(x, -1, out=out)\n"
+    domain = Domain("softmax", "float32")
+    candidate = Candidate("softmax", Language.PYTHON, {"main.py": main}, domain, Origin("test"))
+    verdict = judge.judge(candidate, shapes("softmax", {"rows": 2, "columns": 64}), baseline="torch")
+    assert verdict.status in RIGHT, verdict.reason
+
+
+def test_only_what_the_domain_admits_is_run(judge, cpp, source, rms_norm_workloads):
+    candidate = cpp("rms_norm", source("rms_norm").replace("const float *W =", "if (T > 1) return 1;\n  const float *W ="))
+    narrow = replace(candidate, domain=Domain("rms_norm", "float32", (AxisRange("tokens", 1, 1),)))
+    verdict = judge.judge(narrow, rms_norm_workloads, held_out=rms_norm_workloads)
+    assert verdict.status in RIGHT, verdict.reason
+    assert len(verdict.timings) == 1
+    wide = judge.judge(candidate, rms_norm_workloads, edges=False)
+    assert wide.status is Status.INCORRECT and "returned 1 inside its own domain" in wide.reason
+
+
+def test_build_ahead_gives_the_same_verdict(judge, cpp, source, rms_norm_workloads):
+    candidate = cpp("rms_norm", source("rms_norm") + "// built ahead\n")
+    judge.prepare(candidate)
+    assert judge.judge(candidate, rms_norm_workloads[:1], edges=False).status in RIGHT
+
+
+def test_the_caller_hears_of_an_unknown_baseline(judge, cpp, source, rms_norm_workloads):
+    with pytest.raises(BaselineError, match="choose one of eager"):
+        judge.judge(cpp("rms_norm", source("rms_norm")), rms_norm_workloads, baseline="cuda")
+
+
+def test_baselines_are_timed_side_by_side(judge, rms_norm_workloads):
+    times = judge.time_baselines(rms_norm_workloads[:1], ["eager", "torch"])
+    assert set(times) == {"eager", "torch"}
+    assert all(nanoseconds > 0 for by_label in times.values() for nanoseconds in by_label.values())
