@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from cli.table import compact_table
 from flows.demo import DemoResult
 from gristmill.hardware import local_cpu
-from gristmill.kernel_table import TableEntry
+from gristmill.kernel_table import Artifact, TableEntry
 from gristmill.serving.paired import PairedResult
 from kernels.roofline import cached_peaks
 from tasks import compilation
@@ -117,25 +117,26 @@ def summary(result: DemoResult, elapsed_s: float, memory_bytes: int) -> str:
         [name, f"{before / 1e6:.2f}", f"{widest.kernels_operator_ns.get(name, 0.0) / 1e6:.2f}"]
         for name, before in sorted(widest.engine_operator_ns.items(), key=lambda item: -item[1])
     ]
-    ranges = [
+    promoted = [
         [
             artifact.table.operator,
-            range_of(entry),
-            f"{float(entry.ratio):.2f}x",
-            entry.candidate[:12],
-            sum(run.hits.get(entry.candidate, 0) for run in result.runs),
+            len(artifact.table.entries),
+            " to ".join(f"{ratio:.2f}x" for ratio in _extremes(artifact)),
+            len({entry.candidate for entry in artifact.table.entries}),
+            sum(
+                run.hits.get(c, 0) for run in result.runs for c in {entry.candidate for entry in artifact.table.entries}
+            ),
         ]
         for artifact in result.artifacts
-        for entry in artifact.table.entries
     ]
     latencies = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.latencies_s.items())
     return "\n\n".join(
         [
             compact_table(speed, ["requests at a time", "tokens/s before", "after", "ratio", "95 % interval"]),
             compact_table(times, [f"per decode step of {widest.concurrency}", "ms before", "ms after"]),
-            compact_table(ranges, ["promoted", "range", "alone", "kernel", "hits of kernel"]),
+            compact_table(promoted, ["promoted", "ranges", "gain alone", "kernels", "hits"]),
             f"tokens    {token_comparison(result.runs)}\n"
-            f"gate      {'released to stable' if result.decision.promote else 'not released'}: {result.decision.reason}\n"
+            f"gate      {'released' if result.decision.promote else 'not released'}: {result.decision.reason}\n"
             f"swaps     {latencies}\n"
             f"took      {elapsed_s:.0f} s, {memory_bytes / 2**30:.1f} GiB at most",
         ]
@@ -150,8 +151,8 @@ def token_comparison(runs: tuple[PairedResult, ...]) -> str:
         return f"all {compared} greedy tokens are the same with and without the kernels"
     closest = max(differences, key=lambda d: d.top2_gap)
     return (
-        f"{len(differences)} of {compared} greedy tokens differ; at the clearest of them the engine's best two logits are "
-        f"{closest.top2_gap:.2g} apart (logits spread over {closest.logit_scale:.2g}), so rounding decided"
+        f"{len(differences)} of {compared} greedy tokens differ; at the clearest of them the engine's best two "
+        f"logits are {closest.top2_gap:.2g} apart (logits spread over {closest.logit_scale:.2g}), so rounding decided"
     )
 
 
@@ -160,6 +161,11 @@ def range_of(entry: TableEntry) -> str:
     return ", ".join(
         f"{r.name} {r.low}" + (f" to {r.high}" if r.high != r.low else "") for r in reversed(entry.domain.ranges)
     )
+
+
+def _extremes(artifact: Artifact) -> tuple[float, float]:
+    ratios = [float(entry.ratio) for entry in artifact.table.entries]
+    return min(ratios), max(ratios)
 
 
 def _search_row(search: compilation.OperatorSearch, entries: tuple[JournalEntry, ...]) -> SearchRow:

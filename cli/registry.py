@@ -32,7 +32,7 @@ def _log(arguments: argparse.Namespace) -> int:
             "number": state.index.number,
             "created": state.index.created_utc,
             "reason": state.index.reason,
-            "tables": dict(state.index.tables),
+            "tables": sorted(state.index.tables),
         }
         for state in states
     ]
@@ -42,7 +42,10 @@ def _log(arguments: argparse.Namespace) -> int:
     if not rows:
         print(f"{channel}: nothing was published yet")
         return 0
-    table = [[r["number"], r["created"], r["reason"], ", ".join(sorted(r["tables"])) or "no kernels"] for r in rows]
+    table = [
+        [r["number"], r["created"], r["reason"], ", ".join(state.index.tables) or "no kernels"]
+        for r, state in zip(rows, states, strict=True)
+    ]
     print(compact_table(table, ["number", "created", "reason", "tables"]))
     return 0
 

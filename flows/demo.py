@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from flows import demo_state, steps
 from flows.capture import Captured, capture_steps
 from flows.compile import compile_steps
-from flows.demo_state import DemoState
 from flows.promote import promote_steps, release_steps
 from flows.rollback import rollback_steps
 from gristmill import records
@@ -145,19 +144,10 @@ class Demo:
 
     @contextlib.contextmanager
     def _serving(self, opened: OpenStore) -> Iterator[ServingProcess]:
-        settings = self._settings
-        arguments = {
-            "store": opened.url,
-            "fleet": settings.fleet,
-            "model": settings.model,
-            "channel": self._demo.channel,
-            "root-file": str(settings.keys_dir / "root.json"),
-            "cache-dir": str(settings.home / "host"),
-            "dtype": self._demo.dtype,
-        }
-        flags = [f"--{name}={value}" for name, value in arguments.items()]
         self._progress.say("serve", f"starting a serving process: 8-layer Llama, {self._demo.dtype}, random weights")
-        with ServingProcess(flags, opened.environ, settings.home / "logs" / "serving.log", self._on_event) as process:
+        flags = serving_flags(self._settings, self._demo, opened)
+        log = self._settings.home / "logs" / "serving.log"
+        with ServingProcess(flags, opened.environ, log, self._on_event) as process:
             yield process
 
     def _serve(self, process: ServingProcess) -> None:
@@ -168,8 +158,8 @@ class Demo:
             summary = process.replay(self._requests, concurrency, self._state.seed)
             self._progress.say(
                 "serve",
-                f"{summary['finished']} requests, {concurrency} at a time: {summary['tokens_per_s']:.1f} decode tokens/s"
-                " with the engine's own kernels",
+                f"{summary['finished']} requests, {concurrency} at a time: {summary['tokens_per_s']:.1f} "
+                "decode tokens/s with the engine's own kernels",
             )
         process.flush()
 
@@ -226,8 +216,8 @@ class Demo:
         for run in runs:
             self._progress.say(
                 "prove",
-                f"{run.concurrency} at a time: {run.engine_tokens_per_s:.1f} -> {run.kernels_tokens_per_s:.1f} tokens/s,"
-                f" {run.ratio:.2f}x ({run.ratio_low:.2f} to {run.ratio_high:.2f})",
+                f"{run.concurrency} at a time: {run.engine_tokens_per_s:.1f} -> {run.kernels_tokens_per_s:.1f} "
+                f"tokens/s, {run.ratio:.2f}x ({run.ratio_low:.2f} to {run.ratio_high:.2f})",
             )
         decision = decide_release(runs)
         if decision.promote:
@@ -267,10 +257,8 @@ class Demo:
     def _on_event(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
         if kind in ("swap", "rollback"):
-            self._swaps.put({**event, "at_s": time.monotonic()})
-            self._progress.say(
-                kind, f"the process swapped to generation {event['generation']} between two decode steps"
-            )
+            self._swapped_s[event["generation"]] = time.monotonic()
+            self._progress.say(kind, f"the process swapped to generation {event['generation']} between two steps")
         elif kind in ("refusal", "poll_failed"):
             self._progress.say(kind, str(event.get("reason", event)))
         elif kind == "progress" and "pair" in event:
@@ -279,7 +267,7 @@ class Demo:
             self._progress.say("serve", f"{event['done']} of {event['of']} requests, {event['steps']} decode steps")
 
     def _advance(self, **done: Any) -> None:
-        self._state: DemoState = replace(self._state, **done)
+        self._state = replace(self._state, **done)
         demo_state.keep(self._folder, self._state)
 
     @contextlib.contextmanager
@@ -287,6 +275,20 @@ class Demo:
         began = time.monotonic()
         yield
         self._phases_s[name] = time.monotonic() - began
+
+
+def serving_flags(settings: Settings, demo: DemoSettings, opened: OpenStore) -> list[str]:
+    """How a serving process of this fleet is started; credentials go in its environment."""
+    flags = {
+        "store": opened.url,
+        "fleet": settings.fleet,
+        "model": settings.model,
+        "channel": demo.channel,
+        "root-file": str(settings.keys_dir / "root.json"),
+        "cache-dir": str(settings.home / "host"),
+        "dtype": demo.dtype,
+    }
+    return [f"--{name}={value}" for name, value in flags.items()]
 
 
 def read_requests(demo: DemoSettings, seed: int) -> tuple[str, tuple[Request, ...]]:

@@ -32,7 +32,7 @@ def begin(folder: Path, *, fresh: bool) -> tuple[DemoState, bool]:
             return records.parse(DemoState, path.read_bytes(), str(path)), True
         except MalformedRecordError:
             path.unlink()
-    state = DemoState(datetime.now(UTC).isoformat(), secrets.randbits(31))
+    state = DemoState(datetime.now(UTC).isoformat(), secrets.randbits(12))
     keep(folder, state)
     return state, False
 

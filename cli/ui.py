@@ -1,0 +1,62 @@
+"""`./mill ui`: the MLflow and Prefect pages, deployments registered and a worker that runs them, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+from cli.watch import Watch
+from tasks.settings import REPOSITORY, from_environment
+
+POOL = "mill"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prefect-port", type=int, default=4200, help="of the Prefect server, on loopback")
+    parser.add_argument("--mlflow-port", type=int, default=5000, help="of the MLflow server, on loopback")
+    parser.add_argument("--no-worker", action="store_true", help="show, but run no scheduled deployment")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from tasks import local_server, mlflow_sink, mlflow_store, object_store
+
+    settings, watch = from_environment(), Watch()
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(object_store.opened(settings))
+        watch.say("ui", "starting MLflow and Prefect on loopback")
+        waiting = mlflow_sink.send_leftovers(settings.home, settings.tracking_uri)
+        if waiting:
+            watch.say("ui", f"{waiting} searches could not be sent to MLflow yet")
+        uri = mlflow_store.store_uri(settings.home, settings.tracking_uri)
+        mlflow = stack.enter_context(
+            local_server.mlflow_server(
+                settings.home, uri, mlflow_store.artifact_root(settings.home), arguments.mlflow_port
+            )
+        )
+        prefect, env = local_server.prefect_server(settings.home, arguments.prefect_port)
+        stack.enter_context(prefect)
+        prefect.wait_ready(timeout_s=180)
+        mlflow.wait_ready(timeout_s=180)
+        env = {**env, **opened.environ, "MILL_STORE": opened.url, "MILL_CHECKOUT": str(REPOSITORY)}
+        if not arguments.no_worker:
+            _deploy(env)
+            stack.enter_context(local_server.prefect_worker(settings.home, env, POOL))
+        print(f"MLflow    http://{local_server.LOOPBACK}:{arguments.mlflow_port}")
+        print(f"Prefect   http://{local_server.LOOPBACK}:{arguments.prefect_port}")
+        print(f"commands  in another terminal join it with: export PREFECT_API_URL={env['PREFECT_API_URL']}")
+        print("Ctrl-C ends all of it", flush=True)
+        signal.pause()
+    return 0
+
+
+def _deploy(env: dict[str, str]) -> None:
+    """Registers the pool and every deployment of prefect.yaml; doing it again changes nothing."""
+    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
+    for command in (["work-pool", "create", POOL, "--type", "process", "--overwrite"], ["deploy", "--all"]):
+        subprocess.run(
+            [*prefect, *command], cwd=REPOSITORY, env={**os.environ, **env}, check=True, stdout=subprocess.DEVNULL
+        )
