@@ -200,18 +200,28 @@ class Puller:
         return _Proof(record, parsed_index, parsed_policy)
 
     def _trusted_root(self) -> Root:
-        """The installed root, or the newest one that it leads to through roots signed by both old and new keys."""
+        """The installed root, or the newest one that it leads to through roots signed by both old and new keys.
+
+        Raises:
+            RollbackError: that is an older one than this host has seen, because the cache was damaged.
+        """
         root = Metadata[Root].from_bytes(self._root).signed
-        while True:
-            path = self.cache.tuf / "root_history" / f"{root.version + 1}.root.json"
-            if not path.exists():
-                return root
+        while (newer := self._next_root(root)) is not None:
+            root = newer
+        self.cache.raise_high_water({"root": root.version})
+        return root
+
+    def _next_root(self, root: Root) -> Root | None:
+        path = self.cache.tuf / "root_history" / f"{root.version + 1}.root.json"
+        if not path.exists():
+            return None
+        try:
             newer = Metadata[Root].from_bytes(path.read_bytes())
             root.verify_delegate("root", newer.signed_bytes, newer.signatures)
             newer.signed.verify_delegate("root", newer.signed_bytes, newer.signatures)
-            if newer.signed.version != root.version + 1:
-                raise TrustError(f"{path}: it is version {newer.signed.version}")
-            root = newer.signed
+        except (tuf_errors.RepositoryError, StorageError, ValueError):
+            return None
+        return newer.signed if newer.signed.version == root.version + 1 else None
 
     def _listed(self, signed: Targets, path: str, sha256: str) -> bytes:
         content = self._cached(sha256, path)
@@ -228,13 +238,11 @@ class Puller:
 
     def _take(self, proof: _Proof) -> Generation:
         """Fetches what a proven state lacks and makes it the last good generation."""
-        self.cache.raise_high_water({**self._root_version(), self.channel.index_path: proof.index.number})
+        version = self._trusted_root().version
+        self.cache.raise_high_water({"root": version, self.channel.index_path: proof.index.number})
         generation = self._assemble(proof, fetch=True)
         self.cache.save_generation(self.channel, proof.record)
         return generation
-
-    def _root_version(self) -> dict[str, int]:
-        return {"root": self._trusted_root().version}
 
     def _assemble(self, proof: _Proof, fetch: bool) -> Generation:
         objects: dict[str, Path] = {}

@@ -6,8 +6,10 @@ halves lie beside them. A private key is loaded when it is first needed: a promo
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +47,13 @@ class Keyring:
         """Signed root metadata, made by `registry.repository.initialise`: what a host must be given to trust."""
         return self.folder / "root.json"
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time makes what belongs in the folder."""
+        with (self.folder / "lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
     def signers(self, role: str) -> tuple[Signer, ...]:
         """All signers of a role.
 
@@ -60,22 +69,25 @@ class Keyring:
 def create_keys(folder: Path) -> Keyring:
     """Makes the keys that are missing and returns them all; existing ones are never replaced.
 
+    A key whose public half alone is there was taken elsewhere on purpose, and is not missing.
+
     Raises:
-        KeyFileError: the folder can't be written, or others can read it.
+        KeyFileError: the folder can't be written.
     """
     from securesystemslib.signer import CryptoSigner
 
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
-        for name in _all_names():
-            private = folder / f"{name}.pem"
-            if not private.exists():
-                durable_file.write(private, CryptoSigner.generate_ed25519().private_bytes, mode=0o600)
+        with Keyring(folder, {}).locked():
+            for name in _all_names():
+                private = folder / f"{name}.pem"
+                if not private.exists() and not (folder / f"{name}.pub").exists():
+                    durable_file.write(private, CryptoSigner.generate_ed25519().private_bytes, mode=0o600)
+                if private.exists():
+                    _write_public(folder, name)
     except OSError as error:
         raise KeyFileError(f"keys folder {folder}: {error.strerror}; name a folder that this user can write") from error
-    for name in _all_names():
-        _write_public(folder, name)
     return load_keys(folder)
 
 

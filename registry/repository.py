@@ -186,14 +186,15 @@ class Repository:
 
     def _own_root(self) -> bytes:
         path = self._keyring.root_path
-        if not path.exists():
-            root = Root(consistent_snapshot=True)
-            for name in ("root", "targets", "snapshot", "timestamp"):
-                for key in self._keyring.public[name]:
-                    root.add_key(key, name)
-            root.roles["root"].threshold = ROOT_THRESHOLD
-            durable_file.write(path, self._signed(Metadata(root), "root"))
-        return path.read_bytes()
+        with self._keyring.locked():
+            if not path.exists():
+                root = Root(consistent_snapshot=True)
+                for name in ("root", "targets", "snapshot", "timestamp"):
+                    for key in self._keyring.public[name]:
+                        root.add_key(key, name)
+                root.roles["root"].threshold = ROOT_THRESHOLD
+                durable_file.write(path, self._signed(Metadata(root), "root"))
+            return path.read_bytes()
 
     def _policy(self) -> AttestationPolicy:
         judge = tuple(str(key.keyval["public"]) for key in self._keyring.public["judge"])

@@ -133,7 +133,7 @@ class TestRefusals:
     def test_a_missing_key_is_named(self, world: World) -> None:
         world.repository.initialise()
         (world.keyring.folder / "canary.pem").unlink()
-        with pytest.raises(KeyFileError, match=r"canary\.pem"):
+        with pytest.raises(KeyFileError, match=r"canary\.pem is missing"):
             world.publish("rms_norm", b"code")
 
 
@@ -315,6 +315,21 @@ class TestKeys:
         assert [path.read_bytes() for path in private] == before
         assert again.keyring.public == world.keyring.public
         assert "PRIVATE" not in repr(world.keyring)
+
+    def test_a_key_kept_elsewhere_is_not_made_again(self, world: World) -> None:
+        world.repository.initialise()
+        for number in (1, 2, 3):
+            (world.keyring.folder / f"root-{number}.pem").unlink()
+        again = World(world.folder)
+        assert not (world.keyring.folder / "root-1.pem").exists()
+        assert again.publish("rms_norm", b"code").number == 2
+
+    def test_many_processes_make_one_set(self, tmp_path: Path) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            worlds = list(pool.map(lambda _: World(tmp_path, own_keys=True), range(4)))
+            roots = set(pool.map(lambda world: world.repository.initialise(), worlds))
+        assert all(world.keyring.public == worlds[0].keyring.public for world in worlds)
+        assert len(roots) == 1
 
     def test_readable_by_others(self, world: World) -> None:
         (world.keyring.folder / "judge.pem").chmod(0o644)
