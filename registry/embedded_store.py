@@ -52,8 +52,8 @@ class Credentials:
 class Running:
     """The record of a started store, for processes in other terminals."""
 
-    port: int
-    pid: int
+    ports: tuple[int, ...]
+    """The S3 port first."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,10 @@ def _started(folder: Path) -> Iterator[EmbeddedStore]:
     credentials = _credentials(folder)
     data = folder / "data"
     data.mkdir(exist_ok=True)
-    ports = _free_ports(5)
     record = folder / "running.json"
+    with contextlib.suppress(FileNotFoundError, GristmillError):
+        _remove_sockets(folder, records.parse(Running, record.read_bytes()).ports)
+    ports = _free_ports(5)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             _command(data, folder / "s3.json", ports),
@@ -134,13 +136,12 @@ def _started(folder: Path) -> Iterator[EmbeddedStore]:
     try:
         store = EmbeddedStore(ports[0], credentials)
         _wait_until_ready(store, process, folder / "log")
-        durable_file.write(record, records.canonical_json(Running(store.port, process.pid)))
+        durable_file.write(record, records.canonical_json(Running(ports)))
         yield store
     finally:
         record.unlink(missing_ok=True)
         _stop(process)
-        for name in _SOCKETS:
-            (folder / name).unlink(missing_ok=True)
+        _remove_sockets(folder, ports)
 
 
 def _of_other_process(folder: Path, lock: int) -> EmbeddedStore | None:
@@ -149,8 +150,8 @@ def _of_other_process(folder: Path, lock: int) -> EmbeddedStore | None:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, GristmillError):
             found = records.parse(Running, (folder / "running.json").read_bytes())
-            with socket.create_connection(("127.0.0.1", found.port), timeout=1):
-                return EmbeddedStore(found.port, _credentials(folder))
+            with socket.create_connection(("127.0.0.1", found.ports[0]), timeout=1):
+                return EmbeddedStore(found.ports[0], _credentials(folder))
         time.sleep(0.1)
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,7 +162,7 @@ def _of_other_process(folder: Path, lock: int) -> EmbeddedStore | None:
     )
 
 
-def _command(data: Path, config: Path, ports: list[int]) -> list[str]:
+def _command(data: Path, config: Path, ports: tuple[int, ...]) -> list[str]:
     s3, master, filer, volume, admin = ports
     options = {
         "dir": data,
@@ -252,6 +253,14 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def _remove_sockets(folder: Path, ports: tuple[int, ...]) -> None:
+    """SeaweedFS puts some into /tmp, and leaves them there when it is killed."""
+    shared = [path for port in ports for path in Path("/tmp").glob(f"seaweedfs-*-{port + _GRPC_OFFSET}.sock")]
+    for path in (*(folder / name for name in _SOCKETS), *shared):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def _credentials(folder: Path) -> Credentials:
     """The folder's own, made at the first start and readable by this user only."""
     path = folder / "credentials.json"
@@ -271,7 +280,7 @@ def _credentials(folder: Path) -> Credentials:
     return found
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(count: int) -> tuple[int, ...]:
     """Loopback ports that are free now, and so are their gRPC twins."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []
@@ -282,4 +291,4 @@ def _free_ports(count: int) -> list[int]:
                     probe = held.enter_context(socket.socket())
                     probe.bind(("127.0.0.1", twin))
                 ports.append(port)
-        return ports
+        return tuple(ports)
