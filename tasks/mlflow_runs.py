@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from gristmill import records
@@ -15,6 +16,7 @@ from kernels.verdict import Verdict, WorkloadTiming
 from tasks.mlflow_spool import SearchStart, SearchTrial
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SEARCH_TAG = "search"
@@ -22,6 +24,7 @@ CANDIDATE_TAG = "candidate"
 PARENT_TAG = "mlflow.parentRunId"
 MAX_TEXT = 5000
 """MLflow refuses values of parameters beyond 6000 characters, of tags beyond 8000."""
+MAX_NAME = 250
 MAX_PARAMETERS = 100
 NOT_A_KEY = re.compile(r"[^\w\-./ ]", re.ASCII)
 DIGEST_CHARS = 12
@@ -64,7 +67,7 @@ def child_tags(start: SearchStart, trial: SearchTrial, parent_run_id: str) -> di
 
 def parameters(candidate: Candidate) -> dict[str, str]:
     """What the agent chose; MLflow takes a hundred at most."""
-    chosen = {NOT_A_KEY.sub("_", name): value for name, value in candidate.origin.parameters.items()}
+    chosen = {NOT_A_KEY.sub("_", name)[:MAX_NAME]: value for name, value in candidate.origin.parameters.items()}
     return _texts(dict(list(chosen.items())[:MAX_PARAMETERS]))
 
 
@@ -107,23 +110,34 @@ def artifacts(trial: SearchTrial) -> dict[str, str]:
     return files
 
 
-def best_so_far(trials: Iterable[SearchTrial]) -> list[float]:
-    """Best ratio after each trial that was timed or not; 1 (the engine's own kernel) until one is proven faster."""
-    best, series = 1.0, []
-    for trial in trials:
-        best = max(best, proven_ratio(trial.verdict))
-        series.append(best)
-    return series
-
-
 def proven_ratio(verdict: Verdict) -> float:
     """The ratio of a winner, and 1 for anything else: what would be served in its place."""
     return verdict.ratio if verdict.won and verdict.ratio is not None else 1.0
 
 
+def best_name(trial: SearchTrial) -> str:
+    """The parent's metric for the operator of a trial: the best proven ratio so far."""
+    return f"best_ratio/{trial.candidate.operator}.{trial.candidate.domain.dtype}"
+
+
+def by_operator(trials: Iterable[SearchTrial]) -> dict[str, list[SearchTrial]]:
+    """`rms_norm float32` to its trials, in the order they were judged."""
+    groups: dict[str, list[SearchTrial]] = {}
+    for trial in trials:
+        groups.setdefault(f"{trial.candidate.operator} {trial.candidate.domain.dtype}", []).append(trial)
+    return groups
+
+
 def leaderboard(trials: Iterable[SearchTrial]) -> list[dict[str, str]]:
-    """Every trial, best first; those without a ratio last, in the order they were judged."""
-    ranked = sorted(trials, key=lambda trial: (-(trial.verdict.ratio or 0.0), trial.step))
+    """Every trial, per operator the best first; those without a ratio last, in the order they were judged."""
+    return [
+        row
+        for group in by_operator(trials).values()
+        for row in _ranked(sorted(group, key=lambda trial: (-(trial.verdict.ratio or 0.0), trial.step)))
+    ]
+
+
+def _ranked(trials: Sequence[SearchTrial]) -> list[dict[str, str]]:
     return [
         {
             "rank": str(rank),
@@ -138,7 +152,7 @@ def leaderboard(trials: Iterable[SearchTrial]) -> list[dict[str, str]]:
             "parameters": " ".join(f"{name}={value}" for name, value in trial.candidate.origin.parameters.items()),
             "reason": trial.verdict.reason,
         }
-        for rank, trial in enumerate(ranked, start=1)
+        for rank, trial in enumerate(trials, start=1)
     ]
 
 
@@ -153,30 +167,35 @@ def leaderboard_csv(trials: Iterable[SearchTrial]) -> str:
     return text.getvalue()
 
 
-def best_ratio_figure(start: SearchStart, trials: Sequence[SearchTrial]) -> Figure:
-    """The search at a glance: a dot per timed candidate, the best so far as a line, failures along the bottom."""
+def best_ratio_figure(trials: Sequence[SearchTrial]) -> Figure:
+    """The search at a glance, per operator: a dot per timed candidate, a cross per failed one, a line for the best."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    timed = [(index, trial.verdict.ratio) for index, trial in enumerate(trials) if trial.verdict.ratio is not None]
-    failed = [index for index, trial in enumerate(trials) if trial.verdict.ratio is None]
-    axes.step(
-        range(len(trials)), best_so_far(trials), where="post", color="#1b5e8c", linewidth=1.8, label="best so far"
-    )
-    axes.scatter([i for i, _ in timed], [r for _, r in timed], s=14, color="#7aa6c2", zorder=3, label="candidate")
-    if failed:
-        axes.scatter(failed, [0] * len(failed), s=14, marker="x", color="#b3472d", zorder=3, label="no timing")
-    axes.axhline(1.0, color="#888888", linewidth=0.8, linestyle="--")
-    axes.set_ylim(bottom=-0.1)
-    axes.set_xlabel("candidate")
-    axes.set_ylabel("ratio over the engine's own kernel")
-    axes.set_title(
-        " ".join(filter(None, [start.tags.get("operator", ""), start.tags.get("dtype", "")])) or start.search_id
-    )
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper left")
+    groups = by_operator(trials)
+    columns = min(3, len(groups))
+    lines = -(-len(groups) // columns)
+    figure = Figure(figsize=(4.2 * columns + 1.5, 3.0 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes, (name, group) in zip(grid.flat, groups.items(), strict=False):
+        _draw_search(axes, name, [trial.verdict for trial in group])
+    for axes in grid.flat[len(groups) :]:
+        axes.set_axis_off()
+    figure.supxlabel("candidate")
+    figure.supylabel("ratio over the engine's own kernel")
     return figure
+
+
+def _draw_search(axes: Axes, name: str, verdicts: Sequence[Verdict]) -> None:
+    timed = [(place, verdict.ratio) for place, verdict in enumerate(verdicts, start=1) if verdict.ratio is not None]
+    failed = [place for place, verdict in enumerate(verdicts, start=1) if verdict.ratio is None]
+    best = list(accumulate((proven_ratio(verdict) for verdict in verdicts), max))
+    axes.axhline(1.0, color="#888888", linewidth=0.8, linestyle="--")
+    axes.scatter([place for place, _ in timed], [ratio for _, ratio in timed], s=12, color="#a9b4bf", zorder=3)
+    axes.scatter(failed, [0.0] * len(failed), s=14, marker="x", color="#c2502e", zorder=3, clip_on=False)
+    axes.step(range(1, len(best) + 1), best, where="post", color="#0b7a5b", linewidth=1.8, zorder=4)
+    axes.set_ylim(bottom=0.0)
+    axes.set_title(f"{name}: {best[-1]:.2f}x", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _weights(timings: Sequence[WorkloadTiming]) -> list[float]:

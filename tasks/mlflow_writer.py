@@ -39,7 +39,7 @@ class RunWriter:
         self._experiment_id = ""
         self._runs: dict[str, tuple[str, str]] = {}
         self._trials: list[SearchTrial] = []
-        self._best = 1.0
+        self._best: dict[str, float] = {}
         self.parent_run_id: str | None = None
         self.ended = False
         """Whether the last line seen was the end of the search."""
@@ -54,7 +54,8 @@ class RunWriter:
             self._begin(line.start)
         if line.trial:
             self._trials.append(line.trial)
-            self._best = max(self._best, mlflow_runs.proven_ratio(line.trial.verdict))
+            name = mlflow_runs.best_name(line.trial)
+            self._best[name] = max(self._best.get(name, 1.0), mlflow_runs.proven_ratio(line.trial.verdict))
         self.ended = line.end is not None
 
     def write(self, line: SpoolLine) -> None:
@@ -109,10 +110,10 @@ class RunWriter:
                     self._client.set_terminated(run_id, "FAILED", trial.recorded_ms)
                 raise
             self._runs[trial.candidate.digest] = (run_id, "FINISHED")
-        ratio = mlflow_runs.proven_ratio(trial.verdict)
-        if ratio > self._best:
-            self._client.log_metric(self.parent_run_id, "best_ratio", ratio, trial.recorded_ms, trial.step)
-            self._best = ratio
+        name, ratio = mlflow_runs.best_name(trial), mlflow_runs.proven_ratio(trial.verdict)
+        if ratio > self._best.get(name, 1.0):
+            self._client.log_metric(self.parent_run_id, name, ratio, trial.recorded_ms, trial.step)
+            self._best[name] = ratio
         self._trials.append(trial)
 
     def _create(self, trial: SearchTrial) -> str:
@@ -143,13 +144,13 @@ class RunWriter:
 
         assert self._start is not None and self.parent_run_id is not None
         if self._trials:
-            figure = mlflow_runs.best_ratio_figure(self._start, self._trials)
+            figure = mlflow_runs.best_ratio_figure(self._trials)
             self._client.log_figure(self.parent_run_id, figure, "best_ratio.png")
             self._client.log_text(self.parent_run_id, mlflow_runs.leaderboard_csv(self._trials), "leaderboard.csv")
         self._client.log_dict(self.parent_run_id, end.summary, "summary.json")
         last_step = max((trial.step for trial in self._trials), default=0)
         won = sum(trial.verdict.won for trial in self._trials)
-        totals = {"best_ratio": self._best, "candidates": len(self._trials), "candidates_faster": won}
+        totals = {**self._best, "candidates": len(self._trials), "candidates_faster": won}
         self._client.log_batch(
             self.parent_run_id, [Metric(name, value, end.ended_ms, last_step) for name, value in totals.items()]
         )

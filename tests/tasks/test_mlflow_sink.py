@@ -104,8 +104,8 @@ def test_a_search_becomes_a_parent_and_a_run_per_candidate(home: Path) -> None:
     client = mlflow_store.open_store(home)
     parent = client.get_run(log.parent_run_id)
     assert parent.info.status == "FINISHED"
-    assert parent.data.metrics == {"best_ratio": 2.5, "candidates": 4.0, "candidates_faster": 2.0}
-    improvements = client.get_metric_history(log.parent_run_id, "best_ratio")
+    assert parent.data.metrics == {"best_ratio/rms_norm.float32": 2.5, "candidates": 4.0, "candidates_faster": 2.0}
+    improvements = client.get_metric_history(log.parent_run_id, "best_ratio/rms_norm.float32")
     assert [(point.step, point.value) for point in improvements] == [(0, 1.5), (2, 2.5), (3, 2.5)]
     assert {item.path for item in client.list_artifacts(log.parent_run_id)} == {
         "best_ratio.png",
