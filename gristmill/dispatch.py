@@ -22,7 +22,7 @@ from gristmill.generation import Generation
 from gristmill.kernel_table import TableEntry
 from gristmill.kill_switch import KillSwitch, read_kill_switch
 from gristmill.native import NativeKernel
-from gristmill.route import LARGEST_EXTENT, DispatchSettings, EntryState, LoadedKernel, Route
+from gristmill.route import LARGEST_EXTENT, DispatchSettings, EntryState, LoadedKernel, PackedPool, Route
 from gristmill.site import Site
 
 Rows = tuple[Route | None, ...]
@@ -56,6 +56,7 @@ class _Loaded:
 
     generation: Generation
     kernels: dict[str, LoadedKernel] = field(default_factory=dict)
+    pool: PackedPool = field(default_factory=PackedPool)
     states: dict[int, EntryState] = field(default_factory=dict)
     rows: list[Rows] = field(default_factory=list)
 
@@ -165,7 +166,7 @@ class Dispatcher:
             "generation": loaded.generation.number,
             "enabled": self._enabled,
             "kill": self._kill_text,
-            "packed_bytes": sum(kernel.packed_bytes for kernel in loaded.kernels.values()),
+            "packed_bytes": loaded.pool.size_bytes,
             "entries": [_entry_status(state) for state in loaded.states.values()],
             "fallbacks": self._fallbacks(),
             "refusals": [vars(refusal) for refusal in self.refusals],
@@ -233,7 +234,9 @@ class Dispatcher:
                 raise NativeKernelError(
                     f"generation {loaded.generation.number}: object {entry.object.sha256} is missing in the cache"
                 )
-            kernel = loaded.kernels[entry.object.sha256] = LoadedKernel(NativeKernel(path, entry.needs_setup))
+            kernel = loaded.kernels[entry.object.sha256] = LoadedKernel(
+                NativeKernel(path, entry.needs_setup), loaded.pool
+            )
         state = loaded.states.setdefault(id(entry), EntryState(entry))
         return Route(site, state, kernel, self._settings)
 

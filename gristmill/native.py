@@ -88,7 +88,8 @@ class CallFrame:
         for tensor in tensors:
             words[position] = tensor.data_ptr()
             position += TENSOR_WORDS
-        return int(self._function(self._address))
+        code: int = self._function(self._address)
+        return code
 
     def point_only_at(self, index: int, tensor: Tensor) -> ctypes.c_void_p:
         """Clears every data pointer but one, as a setup phase sees the call; returns the call's address."""
@@ -147,7 +148,8 @@ class NativeKernel:
         if frame is None:
             frame = frames[key] = self.frame([*map(layout_of, inputs)], [*map(layout_of, outputs)], scalars)
         frame.use_packed(packed.data_ptr() if packed is not None else 0)
-        return int(frame.run((*inputs, *outputs)))
+        code: int = frame.run((*inputs, *outputs))
+        return code
 
     def setup(
         self,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import is_grad_enabled
 
 from gristmill.domain import Layout
 from gristmill.kernel_table import TableEntry
@@ -34,11 +35,38 @@ class DispatchSettings:
     """A kernel that refuses or raises so often is disabled until the next generation."""
 
 
+class PackedPool:
+    """Packed forms of one generation's weights. Kernels of neighbouring ranges may share them."""
+
+    def __init__(self) -> None:
+        self._forms: dict[int, tuple[tuple[int, int], list[Tensor]]] = {}
+        self._lock = threading.Lock()
+
+    def shared(self, weight: Tensor, state: tuple[int, int], packed: Tensor) -> Tensor:
+        """`packed`, or an equal form of the same weight in the same state (version and address)."""
+        with self._lock:
+            known, forms = self._forms.get(id(weight), (state, []))
+            if known != state:
+                forms = []
+            self._forms[id(weight)] = (state, forms)
+            for form in forms:
+                if form.shape == packed.shape and torch.equal(form, packed):
+                    return form
+            forms.append(packed)
+            return packed
+
+    @property
+    def size_bytes(self) -> int:
+        with self._lock:
+            return sum(form.numel() for _, forms in self._forms.values() for form in forms)
+
+
 class LoadedKernel:
     """One shared object with the weights it has packed, which live as long as the generation that uses them."""
 
-    def __init__(self, native: NativeKernel) -> None:
+    def __init__(self, native: NativeKernel, pool: PackedPool) -> None:
         self.native = native
+        self._pool = pool
         self._packed: dict[int, tuple[Tensor, int, int, Tensor]] = {}
         self._lock = threading.Lock()
 
@@ -54,12 +82,9 @@ class LoadedKernel:
             packed = self.native.setup(
                 site.input_layouts(1), site.output_layouts(1), site.scalars, site.contract.weight_index, weight.detach()
             )
+            packed = self._pool.shared(weight, (version, weight.data_ptr()), packed)
             self._packed[id(weight)] = (weight, version, weight.data_ptr(), packed)
             return packed
-
-    @property
-    def packed_bytes(self) -> int:
-        return sum(packed.numel() for _, _, _, packed in list(self._packed.values()))
 
 
 class EntryState:
@@ -114,7 +139,7 @@ class Route:
 
     def run(self, extent: int, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> bool:
         """Fills `outputs`. Dense inputs may have any leading dimensions; others must have the contract's shape."""
-        if not self.state.enabled or torch.is_grad_enabled():
+        if not self.state.enabled or is_grad_enabled():
             return False
         dtype = self.dtype
         key: object = extent

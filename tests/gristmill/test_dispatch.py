@@ -267,7 +267,8 @@ class Linear:
         )
         site.add_weight(self.weight_NK)
         self.hook = Hook(Attachment(self.dispatcher, Sampler()), site)
-        assert not self.dispatcher.stage(make_generation(1, make_entry("skinny_linear", 1, 8)))
+        ranges = (make_entry("skinny_linear", 1, 1), make_entry("skinny_linear", 2, 8))
+        assert not self.dispatcher.stage(make_generation(1, *ranges))
         self.dispatcher.step_boundary()
 
     @torch.no_grad()
@@ -281,7 +282,7 @@ def test_weights_are_packed_before_the_swap_and_again_when_changed(
     make_entry: MakeEntry, make_generation: MakeGeneration
 ) -> None:
     linear = Linear(make_entry, make_generation)
-    assert linear.dispatcher.status()["packed_bytes"] == 12 * 20 * 4
+    assert linear.dispatcher.status()["packed_bytes"] == 12 * 20 * 4  # two kernels, one form
     linear.check()
     linear.weight_NK.mul_(-3)
     linear.check()
