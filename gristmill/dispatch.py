@@ -86,6 +86,7 @@ class Dispatcher:
         self._by_key: dict[object, Site] = {}
         self._loaded = _Loaded(generations.empty(channel, hardware))
         self._staged: _Loaded | None = None
+        self._retired_hits: dict[str, int] = {}
         self._enabled = True
         self._lock = threading.RLock()
 
@@ -155,6 +156,7 @@ class Dispatcher:
         with self._lock:
             staged, self._staged = self._staged, None
             previous = self._loaded.generation.number
+            self._retired_hits = self.hits()
             self._loaded = staged
             self._publish()
         return SwapEvent(staged.generation.number, previous, len(staged.states))
@@ -173,8 +175,8 @@ class Dispatcher:
         }
 
     def hits(self) -> dict[str, int]:
-        """Calls served per candidate since the last swap."""
-        totals: dict[str, int] = {}
+        """Calls served per candidate since the process started; never falls."""
+        totals = dict(self._retired_hits)
         for state in list(self._loaded.states.values()):
             totals[state.entry.candidate] = totals.get(state.entry.candidate, 0) + state.hits
         return totals

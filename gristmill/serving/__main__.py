@@ -1,6 +1,7 @@
 """`python -m gristmill.serving`: the reference engine as a process, spoken to in JSON lines (see `protocol`).
 
-Store credentials come from the environment. The process ends when its standard input closes.
+Store credentials come from the environment. The process ends when its standard input closes or a
+signal asks it to, after a last flush.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -78,7 +80,10 @@ def main(arguments: list[str] | None = None) -> int:
             settings.check(os.environ)
             from gristmill.serving.engine import Engine  # loads torch and transformers
 
-            engine = Engine(settings, writer)
+            closed = threading.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: closed.set())
+            engine = Engine(settings, writer, closed)
         except GristmillError as error:
             print(error, file=sys.stderr)
             return error.exit_code

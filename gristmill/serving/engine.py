@@ -27,6 +27,7 @@ from gristmill.serving.protocol import Command, LineWriter, PairedCommand, Plain
 from gristmill.serving.replay import ReplayHooks, serve
 from gristmill.serving.settings import EngineSettings
 from gristmill.spool import Identity, Spool
+from gristmill.traces import Request
 
 IDLE_S = 0.05
 """How often an idle engine passes a step boundary."""
@@ -35,13 +36,13 @@ IDLE_S = 0.05
 class Engine:
     """A serving process without its streams. `run` returns when told to quit or when `closed` is set."""
 
-    def __init__(self, settings: EngineSettings, writer: LineWriter) -> None:
+    def __init__(self, settings: EngineSettings, writer: LineWriter, closed: threading.Event) -> None:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._settings = settings
         self._writer = writer
         self._hardware = local_cpu().key
-        self.closed = threading.Event()
+        self.closed = closed
         self.commands: queue.Queue[Command] = queue.Queue()
         self.dispatcher = Dispatcher(
             settings.channel, self._hardware, DispatchSettings(shadow_every=settings.shadow_every)
@@ -119,9 +120,7 @@ class Engine:
         start_ns = time.time_ns()
         spool = self._spool
         if spool is not None:
-            hooks.finished = lambda request: spool.add_request(
-                request.prompt_tokens, request.generated_tokens, start_ns + round(request.arrival_s * 1e9)
-            )
+            hooks.finished = lambda request: self._note(spool, request, start_ns)
         before = self.dispatcher.hits()
         result = serve(self._model, self._attachment, command.requests, command.concurrency, command.seed, hooks)
         after = self.dispatcher.hits()
@@ -134,6 +133,11 @@ class Engine:
             "generation": self.dispatcher.generation.number,
             "hits": {name: count - before.get(name, 0) for name, count in after.items()},
         }
+
+    def _note(self, spool: Spool, request: Request, start_ns: int) -> None:
+        if not self.dispatcher.kill.sampling:
+            arrival_ns = start_ns + round(request.arrival_s * 1e9)
+            spool.add_request(request.prompt_tokens, request.generated_tokens, arrival_ns)
 
     def _boundary(self) -> None:
         if self._host is not None:

@@ -118,6 +118,16 @@ def test_swap_only_at_a_boundary(make_entry: MakeEntry, make_generation: MakeGen
     assert engine.dispatcher.step_boundary() is None
 
 
+def test_hits_of_earlier_generations_are_kept(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    engine = Engine()
+    entry = make_entry("rms_norm", 1, 8)
+    for number in (1, 2):
+        engine.serve(make_generation(number, entry))
+        engine.norm(4)
+    assert engine.entry["hits"] == 1
+    assert engine.dispatcher.hits() == {entry[0].candidate: 2}
+
+
 def test_a_refusing_kernel_is_disabled(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
     engine = Engine(DispatchSettings(failures_allowed=2))
     engine.serve(make_generation(1, make_entry("rms_norm", 1, 8, "REFUSE_AFTER=2")))

@@ -118,7 +118,7 @@ def test_round_trip(process: Process, tmp_path: Path) -> None:
     assert process.popen.wait(LIMIT_S) == 0
 
 
-def test_closing_standard_input_ends_a_running_replay(process: Process) -> None:
+def test_closing_standard_input_ends_a_running_replay(process: Process, tmp_path: Path) -> None:
     process.answer("ready")
     requests = [{"arrival_s": 0.0, "prompt_tokens": 5, "generated_tokens": 200}] * 2000
     process.send(command="replay", id="long", requests=requests, concurrency=2)
@@ -126,6 +126,7 @@ def test_closing_standard_input_ends_a_running_replay(process: Process) -> None:
     process.send(command="status", id="meanwhile")
     process.answer("result", "meanwhile")
     assert process.close() == 0
+    assert list((tmp_path / "store").rglob("*.parquet"))  # the last flush
 
 
 @pytest.mark.parametrize(
