@@ -1,0 +1,139 @@
+"""A serving process follows a real, signed channel while it serves: promotion, a bad kernel, rollback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import records
+from gristmill.directory_store import DirectoryStore
+from gristmill.domain import AxisRange, Domain
+from gristmill.hardware import local_cpu
+from gristmill.kernel_table import Artifact, FileRef, KernelTable, TableEntry
+from gristmill.trust import Channel
+from registry.keys import create_keys
+from registry.promotion import Decision
+from registry.publication import publish
+from registry.repository import Repository
+from registry.rollback import roll_back
+
+ROOT = Path(__file__).resolve().parents[3]
+CHANNEL = Channel("canary", "demo", "reference", local_cpu().key)
+SHAPE = "--layers=2 --hidden=64 --intermediate=96 --query-heads=4 --key-heads=2 --head-dim=16 --vocabulary=128"
+FLAGS = ("--threads=1", "--channel=canary", "--poll-s=0.1")
+LIMIT_S = 180
+
+
+class Follower:
+    """A serving process in the middle of an endless replay, and the registry that it follows."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "store").mkdir()
+        self.store = DirectoryStore(folder / "store")
+        self.keyring = create_keys(folder / "keys")
+        root_file = folder / "root.json"
+        root_file.write_bytes(Repository(self.store, self.keyring).initialise())
+        where = [f"--store=file://{folder}/store", f"--root-file={root_file}", f"--cache-dir={folder}/cache"]
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "gristmill.serving", *SHAPE.split(), *where, *FLAGS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self._watchdog = threading.Timer(LIMIT_S, self.popen.kill)
+        self._watchdog.start()
+
+    def send(self, **command: Any) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(json.dumps(command) + "\n")
+        self.popen.stdin.flush()
+
+    def until(self, *events: str) -> dict[str, Any]:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            found: dict[str, Any] = json.loads(line)
+            if found["event"] in events:
+                return found
+        raise AssertionError(f"the process ended before any of {events}")
+
+    def hits(self) -> dict[str, int]:
+        self.send(command="status", id="s")
+        return {entry["candidate"]: entry["hits"] for entry in self.until("result")["result"]["entries"]}
+
+    def promote(self, shared_object: bytes) -> tuple[str, int]:
+        """Publishes an rms_norm kernel; returns its candidate and the generation."""
+
+        def ref(path: str, content: bytes) -> FileRef:
+            return FileRef(path, records.sha256_hex(content), len(content))
+
+        source = b"// source of " + records.sha256_hex(shared_object).encode()
+        files = {records.sha256_hex(content): content for content in (shared_object, source, b"{}")}
+        entry = TableEntry(
+            domain=Domain("rms_norm", "float32", (AxisRange("tokens", 1, 64),)),
+            candidate=records.sha256_hex(source),
+            object=ref("kernel.so", shared_object),
+            needs_setup=False,
+            sources=(ref("main.cpp", source),),
+            ratio="2.0",
+            ratio_low="1.5",
+        )
+        table = KernelTable("rms_norm", "float32", CHANNEL.hardware, (entry,))
+        artifact = Artifact(table, {"torch": "any"}, ref("evidence.json", b"{}"), "2026-12-01T00:00:00+00:00")
+        done = publish(self.store, self.keyring, CHANNEL, [artifact], files, lambda new, old: Decision(True, "test"))
+        return entry.candidate, done.number
+
+    def end(self) -> None:
+        self._watchdog.cancel()
+        self.popen.kill()
+        self.popen.wait()
+        for stream in (self.popen.stdin, self.popen.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Iterator[Follower]:
+    made = Follower(tmp_path)
+    yield made
+    made.end()
+
+
+def test_promotion_refusal_and_rollback_while_serving(follower: Follower, compile_kernel: Callable[..., Path]) -> None:
+    assert follower.until("ready")["generation"] == 0
+    requests = [{"arrival_s": 0.0, "prompt_tokens": 5, "generated_tokens": 100}] * 3000
+    follower.send(command="replay", id="endless", requests=requests, concurrency=2)
+
+    first, good = follower.promote(compile_kernel("rms_norm").read_bytes())
+    assert follower.until("swap", "refusal") == {"event": "swap", "generation": good, "previous": 0, "entries": 1}
+    follower.until("progress")
+    assert follower.hits()[first] > 0
+
+    bad, number = follower.promote(compile_kernel("rms_norm", "WRONG_AFTER=0").read_bytes())
+    refusal = follower.until("swap", "refusal")
+    assert (refusal["event"], refusal["candidate"], refusal["generation"]) == ("refusal", bad, number)
+    assert set(follower.hits()) == {first}
+
+    second, number = follower.promote(compile_kernel("rms_norm", "REFUSE_AFTER=1000000000").read_bytes())
+    assert follower.until("swap", "refusal")["generation"] == number
+    follower.until("progress")
+    assert follower.hits()[second] > 0
+
+    roll_back(follower.store, follower.keyring, CHANNEL, to=good)
+    assert (rolled := follower.until("swap", "rollback", "refusal"))["event"] == "rollback", rolled
+    follower.until("progress")
+    assert follower.hits()[first] > 0
+
+    roll_back(follower.store, follower.keyring, CHANNEL, to=0)
+    assert follower.until("swap", "rollback")["event"] == "rollback"
+    assert follower.hits() == {}
+    assert follower.popen.stdin is not None
+    follower.popen.stdin.close()
+    assert follower.popen.wait(LIMIT_S) == 0
