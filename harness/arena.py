@@ -1,8 +1,8 @@
 """The judge's side of the shared buffers: K sets of one workload's tensors, poisoned, refreshed and inspected.
 
-Inputs live in one file in memory that only the judge may write: runners get a descriptor that cannot be mapped writable.
-Outputs live in a file of their own per runner. Each tensor of each set has pages of its own and ends at a page that a runner
-may not touch, so that reading or writing past the end is a crash and not luck.
+Inputs live in one file in memory that only the judge may write: runners get a descriptor that cannot be mapped
+writable. Outputs live in a file of their own per runner. Each tensor of each set has pages of its own and ends at a
+page that a runner may not touch, so that reading or writing past the end is a crash and not luck.
 
 Shape suffixes: S sets, then the tensor's own dimensions.
 """
@@ -58,8 +58,9 @@ class SharedFile:
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
 
     def close(self) -> None:
-        """Gives the descriptors back; the memory goes when the last mapping does."""
+        """Gives the descriptors back; the memory goes with the last tensor over it."""
         if self._fd >= 0:
+            del self.bytes, self.memory
             if self.reader != self._fd:
                 os.close(self.reader)
             os.close(self._fd)
@@ -130,7 +131,9 @@ def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS
         weights=tuple(spec.role is Role.WEIGHT for spec in definition.inputs),
     )
     if max(_end(layout.inputs, sets), _end(layout.outputs, sets)) > CAPACITY_BYTES:
-        raise HostFaultError(f"{workload.label}: {sets} sets exceed {CAPACITY_BYTES >> 30} GiB; judge a smaller workload")
+        raise HostFaultError(
+            f"{workload.label}: {sets} sets exceed {CAPACITY_BYTES >> 30} GiB; judge a smaller workload"
+        )
     return layout
 
 

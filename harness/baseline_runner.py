@@ -49,7 +49,7 @@ class BaselineExecutor:
             self._function = torch.compile(self._implementation, dynamic=False)
 
     def setup(self, numbers: Iterable[int]) -> None:
-        raise runner.Refusal("a baseline has no setup phase")
+        raise runner.RefusalError("a baseline has no setup phase")
 
     def run(self, numbers: Iterable[int]) -> None:
         function, calls = self._function, self._calls

@@ -22,7 +22,13 @@ BASE_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenm
 ALLOWED_FLAGS = frozenset(
     (
         *("-O2", "-O3", "-ffast-math", "-fno-math-errno", "-funroll-loops", "-fno-trapping-math", "-fassociative-math"),
-        *("-fno-signed-zeros", "-fno-tree-vectorize", "-fstrict-aliasing", "-fno-strict-aliasing", "-ffp-contract=fast"),
+        *(
+            "-fno-signed-zeros",
+            "-fno-tree-vectorize",
+            "-fstrict-aliasing",
+            "-fno-strict-aliasing",
+            "-ffp-contract=fast",
+        ),
         *("-mprefer-vector-width=128", "-mprefer-vector-width=256", "-mprefer-vector-width=512", "-fno-unroll-loops"),
     )
 )
@@ -31,7 +37,7 @@ LIMITS = sandbox.Limits(
     memory_bytes=4 << 30, cpu_s=60, files=256, processes=64, file_bytes=256 << 20, scratch_bytes=512 << 20
 )
 BUILD_TIMEOUT_S = 180.0
-"""Of wall time; generous, because a busy host must not turn a good candidate into a failed one. CPU time is limited to 60 s."""
+"""Of wall time; generous, because a busy host must not fail a good candidate. CPU time has a limit of its own."""
 MAX_LOG_CHARACTERS = 20_000
 BACKGROUND_NICE = 10
 
@@ -135,7 +141,7 @@ class Builder:
     def _run_compiler(
         self, sources: Path, object_path: Path, flags: tuple[str, ...], background: bool
     ) -> tuple[sandbox.End | None, str]:
-        """The compiler writes into its private /tmp, and the object leaves through a descriptor: no folder is shared."""
+        """The compiler writes into its private /tmp; the object leaves through a descriptor, so no folder is shared."""
         confinement = sandbox.Confinement(
             limits=LIMITS,
             visible=((str(sources), "/source"), (str(HEADER.parent), "/abi"), *_compiler_paths(self.compiler)),

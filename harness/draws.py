@@ -109,7 +109,7 @@ def weights(layout: Layout) -> list[int]:
 
 
 def _splice(base: Tensor, count: int, generator: Generator) -> Tensor:
-    """`count` values, each the head of one base draw and the tail of another; cuts are inside where there is an inside."""
+    """`count` values, each the head of one base draw and the tail of another."""
     bases, elements = base.shape[0], base[0].numel()
     flat = base.reshape(bases, elements)
     first = torch.randint(0, bases, (count,), generator=generator)
@@ -127,7 +127,9 @@ def _write(target: Tensor, numbers: Tensor, values: Tensor, strides: Sequence[in
     target[numbers] = values
 
 
-def _batched(function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], scalars: Sequence[float]) -> list[Tensor]:
+def _batched(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], scalars: Sequence[float]
+) -> list[Tensor]:
     """The function for all sets at once."""
     with torch.inference_mode():
         if inputs[0].shape[0] == 1:

@@ -1,8 +1,7 @@
 """The judge: takes a candidate through every gate and says what it is, with the evidence.
 
-It owns the clock, the seeds, the expected outputs and the verdict; candidates run in sandboxed processes that see none of them.
-A candidate is `faster` if on at least one workload the 95 % interval of its ratio lies above 1 plus the policy's `min_gain`, and
-`slower` if it is right but that is not proven.
+It owns the clock, the seeds, the expected outputs and the verdict; candidates run in sandboxed processes that see none
+of them. What makes a candidate `faster` stands in `decision.py`.
 """
 
 from __future__ import annotations
@@ -20,26 +19,18 @@ from types import TracebackType
 
 import torch
 
-from gristmill.workload import ITEM_BYTES, Workload
+from gristmill.workload import Workload
 from harness import lease, static_rules
 from harness.arena import Arena, Layout, SharedFile, lay_out
 from harness.builder import Build, Builder, BuildPool
+from harness.decision import decide, workload_evidence
 from harness.draws import Draws
 from harness.errors import BaselineError, FlagError
 from harness.policy import JudgePolicy
-from harness.sandbox import Sandboxed
-from harness.session import (
-    Finding,
-    RunnerKind,
-    Session,
-    as_baseline_error,
-    load_message,
-    start_baseline_session,
-    start_candidate_session,
-)
-from harness.timing import PairedTiming
+from harness.runners import Runners
+from harness.session import Finding, Session, as_baseline_error
 from harness.trial import CHECKED_SETS, Trial
-from kernels import catalogue, roofline
+from kernels import catalogue
 from kernels.candidate import Candidate, Language
 from kernels.definition import Definition
 from kernels.errors import UnknownOperatorError
@@ -49,30 +40,29 @@ from kernels.verdict import Status, Verdict, WorkloadTiming
 
 COMPILED_BASELINE = "compile"
 KEPT_DRAWS_BYTES = 512 << 20
-CACHE_SHARE = 4
-"""Inputs that rotate over fewer last-level caches than this may partly come from a cache; the floor allows for it."""
 BUILD_WORKERS = 2
 
 
 class Judge:
     """Judges candidates on this host's CPU. A context manager: it keeps warm runners, and ends them on exit.
 
-    One judge serves one thread at a time; several judges, in any processes, take turns at measuring through the lease.
+    One judge serves one thread at a time; several judges, in any processes, take turns at measuring through the lease
+    that bears the device's name.
 
     Raises:
         HostFaultError: the host lacks what a judge needs.
     """
 
-    def __init__(self, work_dir: Path, policy: JudgePolicy, peaks: Peaks) -> None:
+    def __init__(self, work_dir: Path, policy: JudgePolicy, peaks: Peaks, *, device: str = "cpu") -> None:
         self.policy = policy
+        self._device = device
         self.peaks = peaks
         self._work_dir = work_dir
         self._inputs = SharedFile("inputs", writable_by_runner=False)
         self._builder: Builder | None = None
         self._pool: BuildPool | None = None
         self._builds: dict[str, Future[Build]] = {}
-        self._baseline: tuple[str, Session] | None = None
-        self._spare: tuple[RunnerKind, Session, Sandboxed] | None = None
+        self._runners = Runners(policy.thread_count, self._inputs)
         self._draws: OrderedDict[tuple[str, str], Draws] = OrderedDict()
         self._draws_uses = 0
         self._seed = secrets.randbits(48)
@@ -89,12 +79,7 @@ class Judge:
         """Ends every runner and gives back all shared memory."""
         if self._pool is not None:
             self._pool.close()
-        if self._spare is not None:
-            self._spare[1].close()
-            self._spare = None
-        if self._baseline is not None:
-            self._baseline[1].close()
-            self._baseline = None
+        self._runners.close()
         self._inputs.close()
 
     def prepare(self, candidate: Candidate) -> None:
@@ -128,7 +113,7 @@ class Judge:
         """The verdict on one candidate. `workloads` are checked and timed, `held_out` and edges only checked.
 
         Args:
-            baseline: what to time against: `eager`, another of the definition's baselines, or `compile` for torch.compile.
+            baseline: what to time against: `eager`, another of the definition's, or `compile` for torch.compile.
             seed: from which inputs are drawn; random, and shared by `draws_uses` candidates, if not given.
 
         Raises:
@@ -157,7 +142,7 @@ class Judge:
             BaselineError: a baseline does not exist or does not run.
         """
         times: dict[str, dict[str, float]] = {name: {} for name in names}
-        with lease.hold():
+        with lease.hold(self._device):
             for workload in workloads:
                 definition = catalogue.operator(workload.operator)
                 layout = lay_out(definition, workload)
@@ -170,18 +155,18 @@ class Judge:
         return times
 
     def _time_baseline(self, definition: Definition, name: str, layout: Layout) -> float:
-        session = self._baseline_session(definition, name)
+        session = self._runners.baseline(definition, name)
         rng = random.Random(self._seed)
         samples = []
         try:
             session.plan(layout, self.policy.deadline_s * 6)
-            per_call_ns = session.run([0], self.policy.deadline_s * 6)
+            per_call_ns = float(session.run([0], self.policy.deadline_s * 6))
             for _ in range(self.policy.stop.min_pairs + 1):
                 count = max(1, min(layout.sets, int(self.policy.batch_ns / per_call_ns)))
                 per_call_ns = session.run(rng.sample(range(layout.sets), count), self.policy.deadline_s * 6) / count
                 samples.append(per_call_ns)
         except Finding as finding:
-            self._drop_baseline()
+            self._runners.drop_baseline()
             raise as_baseline_error(name, finding) from None
         return sorted(samples[1:])[len(samples[1:]) // 2]
 
@@ -196,7 +181,7 @@ class Judge:
     ) -> Verdict:
         definition = _definition(candidate)
         _check_baseline(definition, baseline)
-        self._start_baseline()  # it imports torch while the candidate is built
+        self._runners.start_baseline()  # it imports torch while the candidate is built
         admitted = [workload for workload in workloads if candidate.domain.admits(workload)]
         if not admitted:
             raise Finding(Status.REJECTED, f"its domain admits none of the {len(workloads)} workloads")
@@ -210,8 +195,8 @@ class Judge:
             return replace(built, status=Status.BUILD_FAILED, reason=_first_error(build.log))
         checked = [*(edge_workloads(definition, candidate.domain.dtype, candidate.domain) if edges else ())]
         checked += [workload for workload in held_out if candidate.domain.admits(workload)]
-        with lease.hold(), _single_threaded(), self._candidate_session(candidate, build) as (session, process):
-            built = replace(built, isolation=process.isolation)
+        with lease.hold(self._device), _single_threaded(), self._runners.candidate(candidate, build.path) as (session, isolation):
+            built = replace(built, isolation=isolation)
             deadline = time.monotonic() + self.policy.total_s
             try:
                 return self._run(built, candidate, definition, admitted, checked, baseline, session, deadline)
@@ -242,52 +227,11 @@ class Judge:
         for workload in workloads:
             trial = self._trial(definition, workload, session, candidate.needs_setup, rng, None)
             source = self._source(definition, workload, definition.regimes[0])
-            paired = trial.time(source, self._baseline_session(definition, baseline), deadline)
-            timings.append(self._evidence(definition, trial.layout, paired))
+            paired = trial.time(source, self._runners.baseline(definition, baseline), deadline)
+            timings.append(workload_evidence(definition, trial.layout, paired, self.peaks))
             if candidate.needs_setup:
                 setup_ns[workload.label] = trial.setup_ns
-        return self._decide(replace(built, timings=tuple(timings), setup_ns=setup_ns))
-
-    def _decide(self, measured: Verdict) -> Verdict:
-        """`faster` or `slower` by the rule in the module's docstring."""
-        timings = measured.timings
-        calls = [max(1, timing.workload.calls) for timing in timings]
-        candidate_ns = sum(n * timing.candidate_ns for n, timing in zip(calls, timings, strict=True))
-        baseline_ns = sum(n * timing.baseline_ns for n, timing in zip(calls, timings, strict=True))
-        best = max(timings, key=lambda timing: timing.ratio_low)
-        status = Status.FASTER if best.ratio_low > 1 + self.policy.min_gain else Status.SLOWER
-        reason = (
-            f"{'proven' if status is Status.FASTER else 'not proven'} faster; best on {best.workload.label}: "
-            f"{best.ratio:.2f}x ({best.ratio_low:.2f} to {best.ratio_high:.2f}), {best.roofline_fraction:.0%} of the roofline"
-        )
-        return replace(measured, status=status, reason=reason, ratio=baseline_ns / candidate_ns)
-
-    def _evidence(self, definition: Definition, layout: Layout, paired: PairedTiming) -> WorkloadTiming:
-        """The timing of one workload.
-
-        Raises:
-            Finding: the candidate was faster than this machine can be.
-        """
-        workload = layout.workload
-        rotated = sum(place.room for place in layout.inputs) * layout.sets
-        cached = rotated < CACHE_SHARE * self.peaks.l3_bytes
-        floor_ns = roofline.floor_ns(definition, workload, self.peaks, cached=cached)
-        candidate_ns = paired.candidate_ns
-        if candidate_ns < floor_ns:
-            reason = f"{workload.label}: {candidate_ns:.0f} ns a call, but this machine needs {floor_ns:.0f} ns at least"
-            raise Finding(Status.CHEATED, reason)
-        moved = definition.cost(workload.axes, ITEM_BYTES[workload.dtype]).bytes_moved
-        return WorkloadTiming(
-            workload=workload,
-            ratio=paired.ratio.median,
-            ratio_low=paired.ratio.low,
-            ratio_high=paired.ratio.high,
-            candidate_ns=candidate_ns,
-            baseline_ns=paired.baseline_ns,
-            pairs=len(paired.pairs),
-            roofline_fraction=roofline.roofline_ns(definition, workload, self.peaks, cached=cached) / candidate_ns,
-            bandwidth_gb_s=moved / candidate_ns,
-        )
+        return decide(replace(built, timings=tuple(timings), setup_ns=setup_ns), self.policy.min_gain)
 
     def _trial(
         self,
@@ -347,46 +291,6 @@ class Judge:
         except FlagError as error:
             raise Finding(Status.REJECTED, str(error)) from None
 
-    @contextlib.contextmanager
-    def _candidate_session(self, candidate: Candidate, build: Build) -> Iterator[tuple[Session, Sandboxed]]:
-        """A warm runner with the candidate loaded; the next one comes up while this one works."""
-        kind = RunnerKind(candidate.language, self.policy.thread_count)
-        if self._spare is not None and self._spare[0] != kind:
-            self._spare[1].close()
-            self._spare = None
-        session, process = self._spare[1:] if self._spare else start_candidate_session(kind, self._inputs)
-        self._spare = None
-        try:
-            process.wait_ready()
-            session.load(load_message(candidate, build.path, self.policy.thread_count))
-            yield session, process
-        finally:
-            session.close()
-            self._spare = (kind, *start_candidate_session(kind, self._inputs))
-
-    def _baseline_session(self, definition: Definition, name: str) -> Session:
-        """The baselines' process, with that baseline loaded."""
-        wanted = f"{definition.name}/{name}"
-        loaded, session = self._start_baseline()
-        if loaded != wanted:
-            try:
-                session.load({"operator": definition.name, "baseline": name})
-            except Finding as finding:
-                self._drop_baseline()
-                raise as_baseline_error(name, finding) from None
-            self._baseline = (wanted, session)
-        return session
-
-    def _start_baseline(self) -> tuple[str, Session]:
-        if self._baseline is None:
-            self._baseline = ("", start_baseline_session(self.policy.thread_count, self._inputs))
-        return self._baseline
-
-    def _drop_baseline(self) -> None:
-        if self._baseline is not None:
-            self._baseline[1].close()
-            self._baseline = None
-
     def _host(self, candidate: Candidate, baseline: str) -> dict[str, str]:
         facts = {"hardware": self.peaks.hardware, "torch": torch.__version__, "baseline": baseline}
         if candidate.language is Language.CPP:
@@ -414,7 +318,7 @@ def _first_error(log: str) -> str:
 
 @contextlib.contextmanager
 def _single_threaded() -> Iterator[None]:
-    """torch's own threads spin for a while after they worked: here they would steal the cores that are being measured."""
+    """torch's threads spin for a while after they worked: here they would steal the cores that are being measured."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,10 +1,10 @@
 """The untrusted runner: loads one candidate and runs it on buffer sets that the judge prepared. Standard library only.
 
-It is started by `confine.py`, imports nothing of Gristmill, holds no expected output and no clock that counts. Whatever it
-says is taken as a claim: "done" stops the judge's clock, and then the judge looks at the buffers.
+It is started by `confine.py`, imports nothing of Gristmill, holds no expected output and no clock that counts. Whatever
+it says is taken as a claim: "done" stops the judge's clock, and then the judge looks at the buffers.
 
-A message is a header (kind, payload bytes, nonce) and a payload: JSON for LOAD and PLAN, set numbers for SETUP and RUN. An
-answer repeats the nonce. Baselines are served by the same loop in a process of their own.
+A message is a header (kind, payload bytes, nonce) and a payload: JSON for LOAD and PLAN, set numbers for SETUP and RUN.
+An answer repeats the nonce. Baselines are served by the same loop in a process of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,13 @@ import socket
 import struct
 import sys
 import tempfile
+
+TYPE_CHECKING = False  # the module `typing` would cost every start a few milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
+# pathlib too would cost every start a few milliseconds:
+# ruff: noqa: PTH103, PTH118, PTH120, PTH123
 
 HEADER = struct.Struct("<IIQ")
 LOAD, PLAN, SETUP, RUN, QUIT = 1, 2, 3, 4, 5
@@ -41,7 +48,7 @@ libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """The candidate declined, or is not what it claims to be; the text says how."""
 
 
@@ -68,10 +75,10 @@ def map_memory(size: int, protection: int, flags: int, fd: int = -1, offset: int
     address = libc.mmap(None, size, protection, flags, fd, offset)
     if address == MAP_FAILED:
         raise MemoryError(f"cannot map {size} bytes")
-    return address
+    return int(address)
 
 
-def unpack(files: dict) -> str:
+def unpack(files: dict[str, str]) -> str:
     """Writes the candidate's files, given in base 64, into a new private folder."""
     folder = tempfile.mkdtemp(prefix="candidate-")
     for name, content in files.items():
@@ -85,7 +92,7 @@ def unpack(files: dict) -> str:
 class Region:
     """A part of a shared file in this process, with pages in it that nothing may touch."""
 
-    def __init__(self, fd: int, size: int, guards: list, writable: bool) -> None:
+    def __init__(self, fd: int, size: int, guards: list[int], writable: bool) -> None:
         self.address = 0
         protection = PROT_READ | (PROT_WRITE if writable else 0)
         self.size = size
@@ -109,7 +116,7 @@ class Region:
 class Plan:
     """One workload's buffer sets in this process."""
 
-    def __init__(self, message: dict, inputs_fd: int, outputs_fd: int) -> None:
+    def __init__(self, message: dict[str, Any], inputs_fd: int, outputs_fd: int) -> None:
         self.inputs = message["inputs"]
         self.outputs = message["outputs"]
         self.scalars = message["scalars"]
@@ -120,7 +127,7 @@ class Plan:
         ]
         bases = [self._regions[0].address] * len(self.inputs) + [self._regions[1].address] * len(self.outputs)
         self.addresses = [
-            [base + start + number * pitch for base, (start, pitch) in zip(bases, message["places"])]
+            [base + start + number * pitch for base, (start, pitch) in zip(bases, message["places"], strict=True)]
             for number in range(message["sets"])
         ]
 
@@ -132,14 +139,14 @@ class Plan:
 class CppExecutor:
     """Calls `gm_run` as a host does: one frame per plan, a pointer per tensor written before each call."""
 
-    def __init__(self, message: dict) -> None:
+    def __init__(self, message: dict[str, Any]) -> None:
         try:
             library = ctypes.CDLL(unpack(message["files"]) + "/object.so")
-            self._run = library.gm_run
-            self._packed_bytes = library.gm_packed_bytes if message["setup"] else None
-            self._setup = library.gm_setup if message["setup"] else None
+            self._run: Any = library.gm_run
+            self._packed_bytes: Any = message["setup"] and library.gm_packed_bytes
+            self._setup: Any = message["setup"] and library.gm_setup
         except (OSError, AttributeError) as error:
-            raise Refusal(f"cannot be loaded: {error}") from None
+            raise RefusalError(f"cannot be loaded: {error}") from None
         self._run.argtypes = (ctypes.c_void_p,)
         self._run.restype = ctypes.c_int32
         if message["setup"]:
@@ -148,8 +155,8 @@ class CppExecutor:
             self._setup.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
             self._setup.restype = ctypes.c_int32
         self._max_packed_bytes = message["max_packed_bytes"]
-        self._packed: dict = {}
-        self._plan = None
+        self._packed: dict[int, tuple[int, int]] = {}
+        self._plan: Any = None
 
     def plan(self, plan: Plan) -> None:
         for address, size in self._packed.values():
@@ -160,7 +167,7 @@ class CppExecutor:
         self._plan = plan
         layouts = [*plan.inputs, *plan.outputs]
         self._frame = (GmTensor * len(layouts))()
-        for tensor, layout in zip(self._frame, layouts):
+        for tensor, layout in zip(self._frame, layouts, strict=True):
             rank = len(layout["shape"])
             tensor.dtype = DTYPE_CODES[layout["dtype"]]
             tensor.rank = rank
@@ -175,7 +182,7 @@ class CppExecutor:
         self._call_words = memoryview(self._call).cast("B").cast("q")
         self._address = ctypes.c_void_p(ctypes.addressof(self._call))
 
-    def setup(self, numbers) -> None:
+    def setup(self, numbers: Any) -> None:
         for number in numbers:
             addresses = self._plan.addresses[number]
             for index, address in enumerate(addresses):
@@ -184,7 +191,7 @@ class CppExecutor:
             self._call_words[3] = 0
             size = self._packed_bytes(self._address)
             if not 0 <= size <= self._max_packed_bytes:
-                raise Refusal(f"gm_packed_bytes returned {size}; expected 0 to {self._max_packed_bytes}")
+                raise RefusalError(f"gm_packed_bytes returned {size}; expected 0 to {self._max_packed_bytes}")
             room = max(PAGE, -(-size // PAGE) * PAGE)
             address, held = self._packed.get(number, (0, 0))
             if held != room:
@@ -196,9 +203,9 @@ class CppExecutor:
             code = self._setup(self._address, address)
             libc.mprotect(address, room, PROT_READ)
             if code:
-                raise Refusal(f"gm_setup returned {code}; expected 0")
+                raise RefusalError(f"gm_setup returned {code}; expected 0")
 
-    def run(self, numbers) -> None:
+    def run(self, numbers: Any) -> None:
         words, step, call, address = self._words, self._step, self._run, self._address
         sets, packed = self._plan.addresses, self._packed
         for number in numbers:
@@ -210,31 +217,30 @@ class CppExecutor:
                 self._call_words[3] = packed[number][0]
             code = call(address)
             if code:
-                raise Refusal(f"gm_run returned {code} inside its own domain; expected 0")
+                raise RefusalError(f"gm_run returned {code} inside its own domain; expected 0")
 
 
 class PythonExecutor:
     """Calls `run(*inputs, *scalars, *outputs)` of a candidate's `main.py` on torch tensors over the same buffers."""
 
-    def __init__(self, message: dict) -> None:
+    def __init__(self, message: dict[str, Any]) -> None:
         import torch
 
-        torch.set_num_threads(message["threads"])
         self._torch = torch
         folder = unpack(message["files"])
         sys.path.insert(0, folder)
         try:
             with open(folder + "/main.py", encoding="utf-8") as file:
                 text = file.read()
-            names = {"__name__": "candidate", "__file__": "main.py"}
+            names: dict[str, Any] = {"__name__": "candidate", "__file__": "main.py"}
             exec(compile(text, "main.py", "exec"), names)
             self._run = names["run"]
         except KeyError:
-            raise Refusal("main.py defines no run(*inputs, *scalars, *outputs)") from None
+            raise RefusalError("main.py defines no run(*inputs, *scalars, *outputs)") from None
         except Exception as error:
-            raise Refusal(f"main.py cannot be loaded: {type(error).__name__}: {error}") from None
-        self._plan = None
-        self._calls: list = []
+            raise RefusalError(f"main.py cannot be loaded: {type(error).__name__}: {error}") from None
+        self._plan: Any = None
+        self._calls: list[Any] = []
 
     def plan(self, plan: Plan) -> None:
         self._calls = []
@@ -243,26 +249,26 @@ class PythonExecutor:
         self._plan = plan
         layouts = [*plan.inputs, *plan.outputs]
         for addresses in plan.addresses:
-            tensors = [view(self._torch, a, layout) for a, layout in zip(addresses, layouts)]
+            tensors = [view(self._torch, a, layout) for a, layout in zip(addresses, layouts, strict=True)]
             self._calls.append((*tensors[: len(plan.inputs)], *plan.scalars, *tensors[len(plan.inputs) :]))
 
-    def setup(self, numbers) -> None:
-        raise Refusal("a Python candidate has no setup phase")
+    def setup(self, numbers: Any) -> None:
+        raise RefusalError("a Python candidate has no setup phase")
 
-    def run(self, numbers) -> None:
+    def run(self, numbers: Any) -> None:
         function, calls = self._run, self._calls
         with self._torch.inference_mode():
             for number in numbers:
                 try:
                     function(*calls[number])
                 except Exception as error:
-                    raise Refusal(f"run raised {type(error).__name__}: {error}") from None
+                    raise RefusalError(f"run raised {type(error).__name__}: {error}") from None
 
 
-def view(torch, address: int, layout: dict):
+def view(torch: Any, address: int, layout: dict[str, Any]) -> Any:
     """A torch tensor over memory that is already there."""
     dtype = getattr(torch, layout["dtype"])
-    span = 1 + sum((extent - 1) * stride for extent, stride in zip(layout["shape"], layout["strides"]))
+    span = 1 + sum((extent - 1) * stride for extent, stride in zip(layout["shape"], layout["strides"], strict=True))
     memory = (ctypes.c_char * (span * dtype.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=dtype).as_strided(layout["shape"], layout["strides"])
 
@@ -277,9 +283,9 @@ def receive(channel: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load) -> None:
+def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load: Any) -> None:
     """Answers requests until QUIT or the end of the channel. `load` makes the executor from a LOAD message."""
-    executor = None
+    executor: Any = None
     while True:
         try:
             kind, size, nonce = HEADER.unpack(receive(channel, HEADER.size))
@@ -298,7 +304,7 @@ def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load) -> None
                 executor = load(json.loads(payload))
             elif kind == QUIT:
                 return
-        except Refusal as refusal:
+        except RefusalError as refusal:
             answer, text = REFUSED, str(refusal)
         except MemoryError as error:
             answer, text = FAILED, str(error)
@@ -306,12 +312,16 @@ def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load) -> None
         channel.sendall(HEADER.pack(answer, len(encoded), nonce) + encoded)
 
 
-def load_candidate(message: dict):
+def load_candidate(message: dict[str, Any]) -> Any:
     return CppExecutor(message) if message["language"] == "cpp" else PythonExecutor(message)
 
 
-def main(settings: dict) -> None:
+def main(settings: dict[str, Any]) -> None:
     """Entry from `confine.py`: the descriptors of the channel and of the two shared files."""
     sys.path[:] = settings["path"]
+    if settings["path"]:  # a runner for Python: imports are done before there is anything to run
+        import torch
+
+        torch.set_num_threads(settings["threads"])
     channel = socket.socket(fileno=settings["channel"])
     serve(channel, settings["inputs_fd"], settings["outputs_fd"], load_candidate)

@@ -98,7 +98,7 @@ class Sandboxed:
             if {"exit", "signal"} & self._facts.keys() or not self._read(deadline - time.monotonic()):
                 self.close()
                 raise HostFaultError(
-                    f"sandbox: no process came up within {timeout_s:.0f} s; expected `python -I -S {CONFINE.name}` to start: "
+                    f"sandbox: no process came up in {timeout_s:.0f} s; `python -I -S {CONFINE.name}` did not start: "
                     "check memory and process limits of this host"
                 )
 

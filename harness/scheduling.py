@@ -1,8 +1,8 @@
 """Who goes first while something is measured: the judge, then what it measures, then everybody else on this host.
 
-Without it a busy neighbour decides the timings: a thread that wakes may wait for the next clock tick, and a kernel whose
-threads meet at a barrier waits for the slowest. Only while measuring, and only after a candidate was found correct; where
-the host does not permit it, timings are as noisy as the host.
+Without it a busy neighbour decides the timings: a thread that wakes may wait for the next clock tick, and a kernel
+whose threads meet at a barrier waits for the slowest. Only while measuring, and only after a candidate was found
+correct; where the host does not permit it, timings are as noisy as the host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One runner as the judge sees it: requests, answers, the clock around them, and what went wrong.
 
-The clock is read here, in the judge. A runner is frozen whenever it is not answering a request, so that nothing which it
-left running can finish late, or disturb the other side of a pair.
+The clock is read here, in the judge. A runner is frozen whenever it is not answering a request, so that nothing which
+it left running can finish late, or disturb the other side of a pair.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTLE_S = 1.0
 
 
 class Finding(Exception):  # noqa: N818  it is a finding about a candidate, not an error of ours
-    """What is wrong with a candidate: how it ended, or where its answers differ. Never leaves the judge: it becomes a verdict."""
+    """What is wrong with a candidate: how it ended, or where its answers differ. It leaves the judge as a verdict."""
 
     def __init__(self, status: Status, reason: str, mismatches: tuple[Mismatch, ...] = ()) -> None:
         super().__init__(reason)
@@ -191,6 +191,7 @@ def start_candidate_session(kind: RunnerKind, inputs: SharedFile) -> tuple[Sessi
         "channel": theirs.fileno(),
         "inputs_fd": inputs.reader,
         "outputs_fd": outputs.reader,
+        "threads": kind.threads,
         "path": [*_standard_path(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")] if python else [],
     }
     try:
@@ -253,7 +254,11 @@ def start_baseline_session(threads: int, inputs: SharedFile) -> Session:
     ours, theirs = socket.socketpair()
     settings = {"channel": theirs.fileno(), "inputs_fd": inputs.reader, "threads": threads}
     paths = os.pathsep.join([str(REPOSITORY), *(path for path in sys.path if path)])
-    variables = environment(threads) | {"PYTHONPATH": paths, "HOME": os.environ.get("HOME", "/"), "PATH": os.environ["PATH"]}
+    variables = environment(threads) | {
+        "PYTHONPATH": paths,
+        "HOME": os.environ.get("HOME", "/"),
+        "PATH": os.environ["PATH"],
+    }
     try:
         process = subprocess.Popen(
             [sys.executable, str(BASELINE_RUNNER), json.dumps(settings)],
@@ -274,11 +279,12 @@ def start_baseline_session(threads: int, inputs: SharedFile) -> Session:
 
 def as_baseline_error(name: str, failure: Finding) -> BaselineError:
     """A baseline's failure is the host's fault, not the candidate's."""
-    return BaselineError(f"baseline {name}: {failure.reason}; check that torch works here, and its compiler for `compile`")
+    return BaselineError(
+        f"baseline {name}: {failure.reason}; check that torch works here, and its compiler for `compile`"
+    )
 
 
-
-def load_message(candidate: Candidate, object_path: Path | None, threads: int) -> dict[str, Any]:
+def load_message(candidate: Candidate, object_path: Path | None) -> dict[str, Any]:
     """The LOAD of a candidate: what was built, or its sources where nothing is built."""
     if object_path is not None:
         files = {"object.so": object_path.read_bytes()}
@@ -289,5 +295,4 @@ def load_message(candidate: Candidate, object_path: Path | None, threads: int) -
         "files": {name: base64.b64encode(content).decode() for name, content in files.items()},
         "setup": candidate.needs_setup,
         "max_packed_bytes": MAX_PACKED_BYTES,
-        "threads": threads,
     }

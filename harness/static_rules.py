@@ -20,7 +20,8 @@ CPP_RULES = {
     "waits": r"\b(u?sleep|nanosleep|sleep_for|sleep_until|sched_yield)\s*\(",
     "asks who it is": r"\bget(ppid|pid|tid|env)\s*\(",
     "reads a clock": r"\bclock_gettime\b|\bgettimeofday\b|\bstd::chrono\b|\b__?rdtscp?\b",
-    "keeps state between calls": r"\b(static|thread_local)\s+(?!(inline|const|constexpr|void)\b)[\w:<>,\s*&]+(\[[^\]]*\])?\s*(=|;|\{)",
+    "keeps state between calls": r"\b(static|thread_local)\s+(?!(inline|const|constexpr|void)\b)"
+    r"[\w:<>,\s*&]+(\[[^\]]*\])?\s*(=|;|\{)",
     "handles signals": r"\b(signal|sigaction|setjmp|longjmp)\s*\(",
     "ends the process": r"\b(_?exit|_Exit|abort|quick_exit|raise|kill)\s*\(",
     "writes to descriptors": r"\b(write|send|sendto|sendmsg|dprintf)\s*\(",

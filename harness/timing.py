@@ -1,4 +1,4 @@
-"""Paired timing: ratios from alternating batches, their interval, and when enough is known. Pure but for the clock it is given."""
+"""Paired timing: ratios from alternating batches, their interval, and when enough is known. Pure but for its clock."""
 
 from __future__ import annotations
 

@@ -86,7 +86,9 @@ class Trial:
         for spec, flags_S in zip(self.definition.outputs, flags, strict=True):
             if bool(flags_S.any()):
                 calls = f"{int(flags_S.sum())} of {len(flags_S)} calls"
-                return Finding(Status.INCORRECT, f"{self.label}: {extent} of {spec.name} was left {UNWRITTEN} in {calls}")
+                return Finding(
+                    Status.INCORRECT, f"{self.label}: {extent} of {spec.name} was left {UNWRITTEN} in {calls}"
+                )
         return None
 
     def _spilled(self, numbers: Tensor) -> Finding | None:
@@ -174,10 +176,10 @@ class _Pairs:
         self._sets = layout.sets
         weights = [place for place, weight in zip(layout.inputs, layout.weights, strict=True) if weight]
         self._cheap_weights = sum(place.room for place in weights) * layout.sets <= CHEAP_WEIGHT_BYTES
-        work = sum(_elements(place.layout.shape) for place in layout.inputs)
+        work = float(sum(_elements(place.layout.shape) for place in layout.inputs))
         work += trial.definition.cost(layout.workload.axes, 1).flops / 8
         self._recomputed = max(MIN_VERIFIED_SETS, int(policy.verified_work / max(work, 1)))
-        self._candidate_ns = 0.0
+        self._candidate_ns: float = 0.0
         self._baseline_ns = 0.0
 
     def prepare(self) -> None:
@@ -243,11 +245,10 @@ def bits(tensor: Tensor) -> Tensor:
 
 def describe(mismatch: Mismatch, regime: str) -> str:
     """One line for agents: where, how many, how far."""
-    return (
-        f"{mismatch.workload}, {regime} values: {mismatch.output} is wrong ({mismatch.pattern}; {mismatch.wrong_elements} of "
-        f"{mismatch.total_elements} elements), worst at {list(mismatch.worst_index)}: found {mismatch.found}, expected "
-        f"{mismatch.expected}, {mismatch.error_ratio} times the allowed error"
-    )
+    where = f"{mismatch.workload}, {regime} values: {mismatch.output} is wrong"
+    extent = f"({mismatch.pattern}; {mismatch.wrong_elements} of {mismatch.total_elements} elements)"
+    values = f"found {mismatch.found}, expected {mismatch.expected}, {mismatch.error_ratio} times the allowed error"
+    return f"{where} {extent}, worst at {list(mismatch.worst_index)}: {values}"
 
 
 def _elements(shape: Sequence[int]) -> int:

@@ -47,7 +47,7 @@ def peaks() -> Peaks:
 
 @pytest.fixture(scope="session")
 def judge(tmp_path_factory: pytest.TempPathFactory, peaks: Peaks) -> Iterator[Judge]:
-    with Judge(tmp_path_factory.mktemp("judge"), TEST_POLICY, peaks) as made:
+    with Judge(tmp_path_factory.mktemp("judge"), TEST_POLICY, peaks, device="test") as made:
         yield made
 
 

@@ -37,7 +37,7 @@ def test_a_kernel_that_wins_by_far_is_faster(judge, cpp, source, rms_norm_worklo
 
 
 def test_a_kernel_that_does_its_work_twenty_times_is_slower(judge, cpp, source, rms_norm_workloads):
-    again = source("rms_norm").replace("gm_run", "once").replace('GM_EXPORT int32_t once', "static int32_t once")
+    again = source("rms_norm").replace("gm_run", "once").replace("GM_EXPORT int32_t once", "static int32_t once")
     text = again + "GM_EXPORT int32_t gm_run(const gm_call *c) { for (int i = 0; i < 500; i++) once(c); return 0; }\n"
     verdict = judge.judge(cpp("rms_norm", text), rms_norm_workloads[1:], edges=False)
     assert verdict.status is Status.SLOWER, verdict.reason
@@ -92,7 +92,9 @@ def test_a_python_candidate(judge):
 
 
 def test_only_what_the_domain_admits_is_run(judge, cpp, source, rms_norm_workloads):
-    candidate = cpp("rms_norm", source("rms_norm").replace("const float *W =", "if (T > 1) return 1;\n  const float *W ="))
+    candidate = cpp(
+        "rms_norm", source("rms_norm").replace("const float *W =", "if (T > 1) return 1;\n  const float *W =")
+    )
     narrow = replace(candidate, domain=Domain("rms_norm", "float32", (AxisRange("tokens", 1, 1),)))
     verdict = judge.judge(narrow, rms_norm_workloads, held_out=rms_norm_workloads)
     assert verdict.status in RIGHT, verdict.reason
