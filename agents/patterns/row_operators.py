@@ -38,7 +38,8 @@ def _parted_space(target: Target) -> ParameterSpace:
 
 
 def _defaults(target: Target) -> tuple[Values, ...]:
-    return (_space(target).complete(lambda parameter: parameter.choices[0]),)
+    first = _space(target).complete(lambda parameter: parameter.choices[0])
+    return (first, {**first, "PARALLEL_FROM": 8192}) if target.cores > 1 else (first,)
 
 
 def _parted_defaults(target: Target) -> tuple[Values, ...]:

@@ -69,6 +69,7 @@ def _panels_space(target: Target) -> ParameterSpace:
             Parameter("PANEL_VECTORS", (3, 4, 2, 1)),
             Parameter("TOKENS", _token_blocks(target)),
             Parameter("K_UNROLL", (2, 4, 1, 8)),
+            Parameter("K_BLOCK", (128, 64, 256)),
             Parameter("PREFETCH_LINES", (0, 16, 32, 64)),
             Parameter("THREADS", target.threads),
             Parameter("SERIAL_BELOW_KIB", SERIAL_BELOW_KIB, when=lambda values: values["THREADS"] > 1),

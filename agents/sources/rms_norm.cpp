@@ -19,11 +19,12 @@ INLINE void normalise(Vector, const real *x, const real *weight, real *out, int6
 }  // namespace
 
 GM_EXPORT int32_t gm_run(const gm_call *call) {
-    const gm_tensor &x = call->inputs[0], &weight = call->inputs[1], &out = call->outputs[0];
+    const gm_tensor &x = call->inputs[0], &out = call->outputs[0];
+    const real *const weight = (const real *)call->inputs[1].data;
     const int64_t hidden = x.shape[1];
     const float eps = float(call->scalars[0]);
-    for_each_row(x.shape[0], hidden, [&](int64_t row, auto vector) INLINED {
-        normalise(vector, (const real *)x.data + row * x.stride[0], (const real *)weight.data, (real *)out.data + row * hidden, hidden, eps);
-    });
+    for_each_row(
+        x.shape[0], hidden,
+        [&](int64_t row, auto vector) INLINED { normalise(vector, input_row(x, row), weight, output_row(out, row), hidden, eps); });
     return 0;
 }

@@ -29,11 +29,13 @@ INLINE void rotate_heads(Vector vector, const gm_tensor &x, const gm_tensor &out
 
 GM_EXPORT int32_t gm_run(const gm_call *call) {
     const gm_tensor &q = call->inputs[0], &k = call->inputs[1], &cosine = call->inputs[2], &sine = call->inputs[3];
-    for_each_row(q.shape[0], (q.shape[1] + k.shape[1]) * q.shape[2], [&](int64_t token, auto vector) INLINED {
-        const real *const cosines = (const real *)cosine.data + token * cosine.stride[0];
-        const real *const sines = (const real *)sine.data + token * sine.stride[0];
-        rotate_heads(vector, q, call->outputs[0], cosines, sines, token);
-        rotate_heads(vector, k, call->outputs[1], cosines, sines, token);
-    });
+    const gm_tensor &q_out = call->outputs[0], &k_out = call->outputs[1];
+    const int64_t q_size = q.shape[1] * q.shape[2], k_size = k.shape[1] * k.shape[2];
+    for_each_row(
+        q.shape[0], q_size + k_size,
+        [&](int64_t token, auto vector) INLINED {
+            rotate_heads(vector, q, q_out, input_row(cosine, token), input_row(sine, token), token);
+            rotate_heads(vector, k, k_out, input_row(cosine, token), input_row(sine, token), token);
+        });
     return 0;
 }

@@ -72,8 +72,9 @@ INLINE float sum_over_row(int64_t size, Term term) {
     return sum(sums[0]);
 }
 
+/* Without threads there is no parallel region at all: entering one costs more than a small call. */
 template <class Vector, class Body>
-INLINE void rows_by_threads(int64_t rows, bool parallel, Body body) {
+INLINE void run_rows(int64_t rows, bool parallel, Body body) {
     if (!parallel) {
         for (int64_t row = 0; row < rows; row++) body(row, Vector{});
         if (std::is_same_v<Vector, Streamed>) finish_streams();
@@ -81,24 +82,29 @@ INLINE void rows_by_threads(int64_t rows, bool parallel, Body body) {
     }
 #pragma omp parallel num_threads(THREADS)
     {
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
         for (int64_t row = 0; row < rows; row++) body(row, Vector{});
         if (std::is_same_v<Vector, Streamed>) finish_streams();
     }
 }
 
-/* Calls `body(row, Vector)` for every row: on threads where all rows together are worth waking them, and with a Vector
- * that streams where they are too large to stay in cache until somebody reads them.
+/* Calls `body(row, Vector)` for every row: on threads where all rows together are worth waking them, and with a Vector that
+ * streams where they are too large to stay in cache until somebody reads them.
  */
 template <class Body>
 INLINE void for_each_row(int64_t rows, int64_t row_elements, Body body) {
     const int64_t elements = rows * row_elements;
     const bool parallel = THREADS > 1 && rows > 1 && elements >= PARALLEL_FROM;
     if (STREAM_FROM_KIB > 0 && elements * int64_t(sizeof(real)) >= STREAM_FROM_KIB * int64_t(1024))
-        rows_by_threads<Streamed>(rows, parallel, body);
+        run_rows<Streamed>(rows, parallel, body);
     else
-        rows_by_threads<Whole>(rows, parallel, body);
+        run_rows<Whole>(rows, parallel, body);
 }
+
+/* Row `index` of a dense or strided tensor whose rows are its outermost dimension. */
+INLINE const real *input_row(const gm_tensor &tensor, int64_t index) { return (const real *)tensor.data + index * tensor.stride[0]; }
+
+INLINE real *output_row(const gm_tensor &tensor, int64_t index) { return (real *)tensor.data + index * tensor.stride[0]; }
 
 }  // namespace
 

@@ -34,26 +34,34 @@ INLINE void step(floats (&sums)[T][PANEL_VECTORS], const real *w, const real *co
     });
 }
 
+/* Sums run over K_BLOCK neighbours along K before they are added up: one long chain would round too often. */
+template <int T>
+INLINE void add_block(floats (&totals)[T][PANEL_VECTORS], const real *w, const real *const (&x)[T], int64_t k, int64_t end) {
+    floats sums[T][PANEL_VECTORS] = {};
+    w += k * PANEL;
+    for (; k + K_UNROLL * GROUP <= end; k += K_UNROLL * GROUP, w += K_UNROLL * GROUP * PANEL)
+        unroll<K_UNROLL>([&](auto u) INLINED { step<T>(sums, w + u * GROUP * PANEL, x, k + u * GROUP, GROUP); });
+    for (; k < end; k += GROUP, w += GROUP * PANEL) step<T>(sums, w, x, k, end - k);
+    unroll<T * PANEL_VECTORS>([&](auto i) INLINED {
+        totals[i / PANEL_VECTORS][i % PANEL_VECTORS] += sums[i / PANEL_VECTORS][i % PANEL_VECTORS];
+    });
+}
+
 /* Tokens that the block lacks are stood in for by its first, and not stored. */
 template <int T>
 INLINE void outer_products(const Problem &p, int64_t panel, int64_t token, int count) {
-    floats sums[T][PANEL_VECTORS] = {};
+    floats totals[T][PANEL_VECTORS] = {};
     const real *const w = p.packed + panel * panel_elements(p.in_features), *x[T];
     unroll<T>([&](auto t) INLINED { x[t] = p.x + (token + (t < count ? t : 0)) * p.x_stride; });
-    const int64_t K = p.in_features;
-    int64_t k = 0;
-    for (; k + K_UNROLL * GROUP <= K; k += K_UNROLL * GROUP)
-        unroll<K_UNROLL>([&](auto u) INLINED {
-            step<T>(sums, w + (k + u * GROUP) * PANEL, x, k + u * GROUP, GROUP);
-        });
-    for (; k < K; k += GROUP) step<T>(sums, w + k * PANEL, x, k, K - k);
+    for (int64_t k = 0; k < p.in_features; k += K_BLOCK)
+        add_block<T>(totals, w, x, k, k + K_BLOCK < p.in_features ? k + K_BLOCK : p.in_features);
     const int64_t row = panel * PANEL;
     unroll<T * PANEL_VECTORS>([&](auto i) INLINED {
         constexpr int t = i / PANEL_VECTORS, v = i % PANEL_VECTORS;
         real *const to = p.out + (token + t) * p.out_features + row + v * LANES;
         const int64_t left = t >= count ? 0 : p.out_features - row - v * LANES;
-        if (left >= LANES) store(to, sums[t][v]);
-        else if (left > 0) store_first(to, sums[t][v], left);
+        if (left >= LANES) store(to, totals[t][v]);
+        else if (left > 0) store_first(to, totals[t][v], left);
     });
 }
 

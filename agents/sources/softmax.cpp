@@ -49,10 +49,10 @@ INLINE void softmax_of_row(Vector, const real *x, real *out, int64_t columns) {
 }  // namespace
 
 GM_EXPORT int32_t gm_run(const gm_call *call) {
-    const gm_tensor &x = call->inputs[0];
+    const gm_tensor &x = call->inputs[0], &out = call->outputs[0];
     const int64_t columns = x.shape[1];
-    for_each_row(x.shape[0], columns, [&](int64_t row, auto vector) INLINED {
-        softmax_of_row(vector, (const real *)x.data + row * x.stride[0], (real *)call->outputs[0].data + row * columns, columns);
-    });
+    for_each_row(
+        x.shape[0], columns,
+        [&](int64_t row, auto vector) INLINED { softmax_of_row(vector, input_row(x, row), output_row(out, row), columns); });
     return 0;
 }
