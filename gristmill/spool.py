@@ -6,6 +6,7 @@ bounded local folder, oldest out first; what is lost is counted and reported wit
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -117,6 +118,7 @@ class Spool:
             SpoolError: pyarrow is missing, or neither store nor local folder can be written.
         """
         with self._lock:
+            _load_pyarrow()  # before anything is taken from the sampler
             start_ns, end_ns = self._window_start_ns, max(time.time_ns(), self._window_start_ns + 1)
             window = self._sampler.flush()
             requests = [self._requests.popleft() for _ in range(len(self._requests))]
@@ -168,14 +170,7 @@ class Spool:
         return rows
 
     def _parquet(self, rows: list[tuple[Any, ...]], columns: dict[str, str]) -> bytes:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            raise SpoolError(
-                "spool: pyarrow is not installed, so samples cannot be written; install gristmill[capture] or turn "
-                "sampling off"
-            ) from None
+        pyarrow = _load_pyarrow()
         schema = pyarrow.schema(
             [(name, getattr(pyarrow, kind)()) for name, kind in columns.items()], metadata=self._metadata()
         )
@@ -200,9 +195,10 @@ class Spool:
         try:
             for path in self._waiting():
                 key = unquote(path.name.removesuffix(WAITING_SUFFIX))
-                self._store.put(key, path.read_bytes())
-                path.unlink(missing_ok=True)
-                keys.append(key)
+                with contextlib.suppress(FileNotFoundError):  # another process of this host was faster
+                    self._store.put(key, path.read_bytes())
+                    path.unlink()
+                    keys.append(key)
             while files:
                 self._store.put(*files[0])
                 keys.append(files.pop(0)[0])
@@ -212,25 +208,43 @@ class Spool:
         return keys, problem
 
     def _waiting(self) -> list[Path]:
-        return sorted(self._waiting_dir.glob("*" + WAITING_SUFFIX), key=lambda path: path.stat().st_mtime_ns)
+        return sorted(self._waiting_dir.glob("*" + WAITING_SUFFIX), key=_window_of)
 
     def _keep_waiting(self, files: list[tuple[str, bytes]]) -> None:
         try:
             self._waiting_dir.mkdir(parents=True, exist_ok=True)
             for key, content in files:
                 durable_file.write(self._waiting_dir / (quote(key, safe="") + WAITING_SUFFIX), content, mode=0o600)
-            waiting = self._waiting()
-            excess = sum(path.stat().st_size for path in waiting) - self._max_waiting_bytes
-            for path in waiting:
+            sizes = {path: path.stat().st_size for path in self._waiting() if path.exists()}
+            excess = sum(sizes.values()) - self._max_waiting_bytes
+            for path, size_bytes in sizes.items():
                 if excess <= 0:
                     break
-                excess -= path.stat().st_size
+                excess -= size_bytes
                 path.unlink(missing_ok=True)
                 self._lost += 1
         except OSError as error:
             raise SpoolError(
                 f"spool: store and folder {self._waiting_dir} both refuse samples ({error}); free space or mend either"
             ) from None
+
+
+def _load_pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise SpoolError(
+            "spool: pyarrow is not installed, so samples cannot be written; install gristmill[capture] or turn "
+            "sampling off"
+        ) from None
+    return pyarrow
+
+
+def _window_of(waiting: Path) -> tuple[int, str]:
+    """Orders waiting files by the start of their window, which their key's last part begins with."""
+    start = unquote(waiting.name).rsplit("/", 1)[-1].split("-", 1)[0]
+    return (int(start) if start.isdecimal() else 0, waiting.name)
 
 
 def host_hash() -> str:

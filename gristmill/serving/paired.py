@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gristmill.adapters.transformers import Attachment
+from gristmill.errors import ServingError
 from gristmill.sampler import Sampler
 from gristmill.serving.batcher import Batcher, prompt_tokens
 from gristmill.serving.batcher import Sequence as Served
@@ -236,7 +237,16 @@ class PairedRun:
 def run_paired(
     model: Any, attachment: Attachment, requests: Sequence[Request], settings: PairedSettings, hooks: ReplayHooks
 ) -> tuple[PairedResult, ...]:
-    """The A/B at each concurrency in turn."""
+    """The A/B at each concurrency in turn.
+
+    Raises:
+        ServingError: nothing to run, or requests that the model cannot serve.
+    """
+    if not settings.concurrency or settings.pairs < 1 or settings.block_steps < 1:
+        raise ServingError(
+            f"ab of {settings.pairs} pairs of {settings.block_steps} steps at concurrency {settings.concurrency}: "
+            "expected at least one of each"
+        )
     results = []
     for concurrency in settings.concurrency:
         hooks.boundary()

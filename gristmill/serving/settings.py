@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,11 @@ class EngineSettings:
         read_kill_switch(environ)
         if not self.store:
             return
+        if self.sampling and importlib.util.find_spec("pyarrow") is None:
+            raise ServingError(
+                "serving: pyarrow is not installed, so samples cannot be written; install gristmill[capture] or start "
+                "with --no-sampling"
+            )
         self.object_store(environ)
         self.waiting_dir()
         if self.root_file:

@@ -156,6 +156,8 @@ def test_a_missing_pyarrow_is_one_clear_line(setup: Setup, monkeypatch: pytest.M
     setup.call(1)
     with pytest.raises(SpoolError, match=r"install gristmill\[capture\]"):
         setup.spool.flush()
+    monkeypatch.undo()
+    assert setup.spool.flush().calls == 1  # nothing was taken from the sampler
 
 
 def test_nowhere_to_write_is_one_clear_line(setup: Setup, tmp_path: Path) -> None:

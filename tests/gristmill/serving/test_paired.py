@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill.adapters.transformers import attach
 from gristmill.dispatch import Dispatcher
+from gristmill.errors import ServingError
 from gristmill.generation import Generation
 from gristmill.kernel_table import TableEntry
 from gristmill.route import DispatchSettings
@@ -87,6 +88,13 @@ def test_stop_ends_early(tiny_model: Any, make_generation: MakeGeneration) -> No
     attachment = attach(tiny_model, Dispatcher(environ={}))
     (result,) = run_paired(tiny_model, attachment, REQUESTS, PairedSettings((2,)), ReplayHooks(stop=lambda: True))
     assert (result.pairs, result.ratio) == ((), 0.0)
+
+
+@pytest.mark.parametrize("settings", [PairedSettings(()), PairedSettings(pairs=0), PairedSettings(block_steps=0)])
+def test_an_ab_of_nothing_is_refused(tiny_model: Any, settings: PairedSettings) -> None:
+    attachment = attach(tiny_model, Dispatcher(environ={}))
+    with pytest.raises(ServingError, match="expected at least one of each"):
+        run_paired(tiny_model, attachment, REQUESTS, settings, ReplayHooks())
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=40), st.integers(0, 5))
