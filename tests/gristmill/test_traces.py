@@ -24,7 +24,7 @@ from gristmill.traces import (
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 GOOD = "2023-11-16 18:17:03.9799600,4808,10"
-TRACES = Path("/work/shared/traces")
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 START = datetime(2023, 11, 16, 18, 17, 3, tzinfo=UTC)
 
 rows = st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(0, 10**5)), min_size=1, max_size=30)
