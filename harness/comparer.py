@@ -2,12 +2,12 @@
 
 An element's error is |found - expected| in units of eps(dtype) times the operator's error scale. The largest error of a
 tensor may be `factor` times the baseline's largest, and the mean `factor` times the baseline's mean, plus one unit in
-the last place of the expected value, plus one of float32 at the error scale. NaN and infinities must stand exactly where
-the reference has them.
+the last place of the expected value, plus one of float32 at the error scale. NaN and infinities must stand exactly
+where the reference has them.
 
 The last term is what one rounding of a float32 accumulator costs. Without it a baseline that happens to sum in many
-blocks (MKL at 4 tokens) would convict every honest dot product that sums in fewer. It is far below what a lower precision
-costs: rounding the inputs to TF32 errs by about 2**13 / sqrt(K) such units in a sum of K products.
+blocks (MKL at 4 tokens) would convict every honest dot product that sums in fewer. It is far below what a lower
+precision costs: rounding the inputs to TF32 errs by about 2**13 / sqrt(K) such units in a sum of K products.
 
 Shape suffixes: S sets, then the tensor's own dimensions.
 """

@@ -195,7 +195,8 @@ class Judge:
             return replace(built, status=Status.BUILD_FAILED, reason=_first_error(build.log))
         checked = [*(edge_workloads(definition, candidate.domain.dtype, candidate.domain) if edges else ())]
         checked += [workload for workload in held_out if candidate.domain.admits(workload)]
-        with lease.hold(self._device), _single_threaded(), self._runners.candidate(candidate, build.path) as (session, isolation):
+        runner = self._runners.candidate(candidate, build.path)
+        with lease.hold(self._device), _single_threaded(), runner as (session, isolation):
             built = replace(built, isolation=isolation)
             deadline = time.monotonic() + self.policy.total_s
             try:

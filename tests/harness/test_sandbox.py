@@ -1,0 +1,208 @@
+"""Sandboxed processes: what they see, how they end, and what a dead judge leaves of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import sandbox
+from harness.errors import HostFaultError
+from harness.sandbox import Confinement, End, Limits
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+OPEN = Confinement()
+ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Runs a line of shell in a sandbox; returns its end, its output, and the layers."""
+
+    def run(line: str, confinement: Confinement = OPEN, timeout_s: float = 20.0):
+        output = tmp_path / "output"
+        with output.open("wb") as file:
+            process = sandbox.start(
+                confinement,
+                argv=("/bin/sh", "-c", line),
+                environment=ENVIRONMENT,
+                stdout=file.fileno(),
+                stderr=file.fileno(),
+            )
+            try:
+                process.wait_ready()
+                end = process.wait(timeout_s)
+            finally:
+                process.close()
+        return end, output.read_text(), process.isolation
+
+    return run
+
+
+def test_ends_are_told_apart(shell):
+    assert shell("exit 3")[0] == End(exit_code=3)
+    assert shell("sleep 60", timeout_s=0.2)[0] is None
+    limited = Confinement(limits=Limits(cpu_s=1))
+    assert shell("while :; do :; done", limited)[0].signal_number in (signal.SIGXCPU, signal.SIGKILL)
+    assert str(End(signal_number=11)) == "was ended by SIGSEGV"
+
+
+def test_nothing_of_the_host_is_in_sight(shell):
+    line = f"ls -d {REPOSITORY} /root /home /etc/passwd /proc/1 /var; touch /usr/x; touch /tmp/x && ls /tmp; id -u"
+    _, output, isolation = shell(line)
+    if "private root" not in isolation:
+        pytest.skip("this host grants no private root")
+    assert output.count("No such file") == 6
+    assert "Read-only file system" in output
+    assert output.split()[-2] == "x", "its /tmp is its own, and empty"
+    assert int(output.split()[-1]) != 0 or os.geteuid() != 0
+
+
+def test_only_what_is_named_is_visible(shell, tmp_path):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "file").write_text("text")
+    confinement = Confinement(visible=((str(tmp_path / "given"), "/given"),), cwd="/given")
+    _, output, isolation = shell("cat file; rm file; echo more > new", confinement)
+    if "private root" not in isolation:
+        pytest.skip("this host grants no private root")
+    assert output.startswith("text")
+    assert [path.name for path in (tmp_path / "given").iterdir()] == ["file"]
+
+
+def test_scratch_is_limited(shell):
+    _, output, isolation = shell(
+        "head -c 9000000 /dev/zero > /tmp/a; wc -c < /tmp/a", Confinement(limits=Limits(scratch_bytes=1 << 20))
+    )
+    if "private root" not in isolation:
+        pytest.skip("this host grants no private root")
+    assert int(output.split()[-1]) <= 1 << 20
+
+
+def test_all_that_it_started_ends_with_it(shell):
+    marker = f"86399.{os.getpid()}"
+    end, _, isolation = shell(f"(setsid sleep {marker} &) ; (sleep {marker} &) ; exit 0")
+    if "process namespace" not in isolation:
+        pytest.skip("this host grants no process namespace")
+    assert end == End(exit_code=0)
+    assert not _running(marker)
+
+
+def test_a_killed_judge_leaves_nothing(tmp_path):
+    marker = f"86398.{os.getpid()}"
+    script = (
+        "import sys, time\nfrom harness import sandbox\n"
+        f"p = sandbox.start(sandbox.Confinement(), argv=('/bin/sleep', '{marker}'), environment={ENVIRONMENT})\n"
+        "p.wait_ready()\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
+    judge = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(REPOSITORY)}
+    )
+    assert judge.stdout is not None and judge.stdout.readline() == "up\n"
+    assert _eventually(lambda: _running(marker))
+    judge.kill()
+    judge.wait()
+    judge.stdout.close()
+    assert _eventually(lambda: not _running(marker))
+
+
+def test_frozen_means_frozen(tmp_path):
+    counter = tmp_path / "counter"
+    with counter.open("wb") as file:
+        process = sandbox.start(
+            Confinement(),
+            argv=("/bin/sh", "-c", "while :; do echo; done"),
+            environment=ENVIRONMENT,
+            stdout=file.fileno(),
+        )
+        process.wait_ready()
+        assert _eventually(lambda: counter.stat().st_size > 0)
+        process.freeze()
+        time.sleep(0.05)
+        size = counter.stat().st_size
+        time.sleep(0.1)
+        assert counter.stat().st_size == size
+        process.thaw()
+        assert _eventually(lambda: counter.stat().st_size > size)
+        process.close()
+        process.close()
+
+
+def test_a_program_that_is_not_there(shell):
+    process = sandbox.start(Confinement(), argv=("/bin/no-such-program",), environment=ENVIRONMENT)
+    process.wait_ready()
+    end = process.wait(10.0)
+    process.close()
+    assert end is not None and end.exit_code == 1
+
+
+def test_a_sandbox_that_cannot_be_built_is_the_host_s_fault(tmp_path):
+    process = sandbox.start(Confinement(cwd="/no/such/folder"), argv=("/bin/true",), environment=ENVIRONMENT)
+    with pytest.raises(HostFaultError, match="sandbox"):
+        process.wait_ready(20.0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user can only be tried by root")
+def test_without_root_there_are_still_walls():
+    """The same launcher started by an ordinary user, who may or may not be allowed namespaces of their own."""
+    spec = {
+        "lifeline": 9,
+        "keep": [],
+        "argv": ["/bin/sh", "-c", "id -u; ls -d /root /etc/passwd"],
+        "program": {},
+        "environment": ENVIRONMENT,
+        "visible": [[path, path] for path in sandbox.SYSTEM_PATHS],
+        "proc": False,
+        "nice": 0,
+        "cwd": "/",
+        "limits": {name: getattr(Limits(), name) for name in Limits.__dataclass_fields__},
+    }
+    starter = (
+        "import os, socket, sys\na, b = socket.socketpair()\nos.dup2(b.fileno(), 9)\nb.close()\npid = os.fork()\n"
+        "if pid == 0:\n    a.close()\n    os.setgroups([])\n"
+        "    os.setresgid(*[65534] * 3)\n    os.setresuid(*[65534] * 3)\n"
+        "    os.execv('/usr/bin/python3', ['python3', '-I', '-S', sys.argv[1], sys.argv[2]])\n"
+        "os.close(9)\nwhile chunk := a.recv(4096):\n    sys.stderr.write(chunk.decode())\nos.waitpid(pid, 0)\n"
+    )
+    if not Path("/usr/bin/python3").exists():
+        pytest.skip("no system Python that another user can start")
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
+        Path(folder).chmod(0o755)
+        script = Path(folder) / "confine.py"
+        script.write_text((REPOSITORY / "harness" / "confine.py").read_text())
+        done = subprocess.run(
+            [sys.executable, "-c", starter, str(script), json.dumps(spec)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    layers = next(json.loads(line)["isolation"] for line in done.stderr.splitlines() if "isolation" in line)
+    assert {"resource limits", "no new privileges", "system call filter"} <= set(layers)
+    if "private root" in layers:
+        assert done.stdout.split()[0] == "0" and "/etc/passwd" not in done.stdout
+
+
+def _running(marker: str) -> bool:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"sleep\0{marker}".encode() in (entry / "cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _eventually(condition, timeout_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
