@@ -6,8 +6,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,10 +27,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from cli.memory import MemoryPeak
     from cli.watch import Watch
 
     settings, watch = from_environment(), Watch()
-    with contextlib.ExitStack() as stack:
+    with MemoryPeak() as memory, contextlib.ExitStack() as stack:
         if not arguments.no_prefect and not os.environ.get("PREFECT_API_URL"):
             stack.enter_context(_prefect(settings, watch))
         from flows.demo import Demo, DemoSettings
@@ -53,13 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     from gristmill import durable_file, records
     from tasks.report import render
 
-    report = report_of(result, settings, watch.elapsed_s())
+    report = report_of(result, settings, watch.elapsed_s(), memory.peak_bytes)
     path = settings.home / "report.html"
     durable_file.write(path, render(report).encode())
     if arguments.json:
         print(json.dumps(records.encode(report)))
         return 0
-    print(summary(result, watch.elapsed_s(), peak_memory_bytes()))
+    print(summary(result, watch.elapsed_s(), memory.peak_bytes))
     print(f"\nreport    {path}")
     print("look      ./mill ui shows every candidate in MLflow and every flow in Prefect (both on loopback)")
     print("go on     ./mill serve follows the channel; ./mill rollback undoes the promotion; ./mill registry log tells")
@@ -79,9 +78,3 @@ def _prefect(settings: Settings, watch: object) -> Iterator[None]:
         os.environ.update(env)
         server.wait_ready(timeout_s=180)
         yield
-
-
-def peak_memory_bytes() -> int:
-    """Of this process and the largest of its children, which is what a demo takes at most at one time, roughly."""
-    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return (own + children) * 1024 if sys.platform == "linux" else own + children

@@ -26,7 +26,7 @@ from tasks.settings import Settings
 LEADERS = 12
 
 
-def report_of(result: DemoResult, settings: Settings, elapsed_s: float) -> DemoReport:
+def report_of(result: DemoResult, settings: Settings, elapsed_s: float, memory_bytes: int) -> DemoReport:
     """The page's content."""
     cpu = local_cpu()
     entries = Journal(compilation.journal_path(settings, result.search.search_id)).entries()
@@ -43,7 +43,7 @@ def report_of(result: DemoResult, settings: Settings, elapsed_s: float) -> DemoR
             "Memory bandwidth": f"{peaks.memory_bandwidth_gb_s:.0f} GB/s",
             "Versions": ", ".join(f"{name} {version}" for name, version in sorted(profile.versions.items())),
             "Search": result.search.search_id,
-            "Took": f"{elapsed_s:.0f} s",
+            "Took": f"{elapsed_s:.0f} s, {memory_bytes / 2**30:.1f} GiB at most",
         },
         traffic=tuple(
             TrafficRow(
