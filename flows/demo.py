@@ -57,6 +57,8 @@ class DemoSettings:
     max_generated: int = 24
     concurrency: tuple[int, ...] = (4, 8)
     budget_s: float = 110.0
+    proof_s: float = 0.8
+    """Seconds of measuring per workload in the second judgement; a real promotion takes longer."""
     pairs: int = 16
     block_steps: int = 6
     dtype: str = "float32"
@@ -199,6 +201,7 @@ class Demo:
                 step,
                 channel=self._demo.channel,
                 search_id=self._state.search_id,
+                proof_s=self._demo.proof_s,
                 tell=lambda text: self._progress.say("promote", text),
             ),
         )

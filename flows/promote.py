@@ -9,11 +9,13 @@ from prefect import flow
 from flows.steps import Step, table_artifact, tracked
 from gristmill.kernel_table import Artifact
 from registry.publication import Published, move
-from tasks import compilation, object_store, promotion, proving, results
+from tasks import compilation, journal, object_store, promotion, proving, results
 from tasks.errors import NoWinnerError
-from tasks.journal import Journal
 from tasks.proving import Told
 from tasks.settings import Settings, from_environment
+
+PROOF_S = 6.0
+"""Seconds of measuring per workload and winner."""
 
 
 def promote_steps(
@@ -22,6 +24,7 @@ def promote_steps(
     *,
     channel: str,
     search_id: str = "",
+    proof_s: float = PROOF_S,
     tell: Told = lambda text: None,
 ) -> tuple[Published, tuple[Artifact, ...]]:
     """Promotes what a search found; only what the second judgement confirms is published.
@@ -30,11 +33,11 @@ def promote_steps(
         NoWinnerError: nothing of the search is proven faster, now or then.
     """
     search = step(results.load)(settings, search_id)
-    entries = Journal(compilation.journal_path(settings, search.result.search_id)).entries()
+    entries = journal.read(compilation.journal_path(settings, search.result.search_id))
     winners = promotion.winners(entries)
     if not winners:
         raise NoWinnerError(f"search {search.result.search_id} proved no candidate faster; search longer, or leave it")
-    proofs = step(proving.prove_winners)(settings, search.profile, winners, tell)
+    proofs = step(proving.prove_winners)(settings, search.profile, winners, proof_s, tell)
     artifacts, files = proving.artifacts_of(proofs, settings, tell)
     with object_store.opened(settings) as opened:
         published = step(promotion.publish_artifacts)(
@@ -44,9 +47,11 @@ def promote_steps(
 
 
 @flow(name="promote")
-def promote(channel: str = "canary", search_id: str = "") -> int:
+def promote(channel: str = "canary", search_id: str = "", proof_s: float = PROOF_S) -> int:
     """Publishes the winners of the last search, or of one given by id. Returns the generation's number."""
-    published, artifacts = promote_steps(from_environment(), tracked, channel=channel, search_id=search_id)
+    published, artifacts = promote_steps(
+        from_environment(), tracked, channel=channel, search_id=search_id, proof_s=proof_s
+    )
     table_artifact("promoted-ranges", range_rows(artifacts), f"Generation {published.number} of {channel}")
     return published.number
 

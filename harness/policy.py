@@ -51,7 +51,7 @@ def search() -> JudgePolicy:
     return JudgePolicy(stop=stop, min_gain=0.02)
 
 
-def promotion() -> JudgePolicy:
-    """Before anything reaches a fleet: fresh draws, every regime, narrow intervals."""
-    stop = StopRule(min_pairs=15, max_pairs=80, budget_s=6.0, tolerance=0.01, margin=1.0)
+def promotion(budget_s: float = 6.0) -> JudgePolicy:
+    """Before anything reaches a fleet: fresh draws, every regime, intervals as narrow as that time per workload allows."""
+    stop = StopRule(min_pairs=15, max_pairs=80, budget_s=budget_s, tolerance=0.01, margin=1.0)
     return JudgePolicy(stop=stop, min_gain=0.01, regimes_per_workload=None, draws_uses=1, total_s=600.0)

@@ -51,5 +51,6 @@ def search_bench(settings: Settings) -> contextlib.AbstractContextManager[JudgeB
     return opened(settings, search())
 
 
-def proof_bench(settings: Settings) -> contextlib.AbstractContextManager[JudgeBench]:
-    return opened(settings, promotion())
+def proof_bench(settings: Settings, budget_s: float) -> contextlib.AbstractContextManager[JudgeBench]:
+    """For second judgements, with that many seconds of measuring per workload."""
+    return opened(settings, promotion(budget_s))

@@ -20,11 +20,12 @@ def prove_winners(
     settings: Settings,
     profile: TrafficProfile,
     winners: Mapping[tuple[str, str], Sequence[Candidate]],
+    budget_s: float,
     tell: Told = lambda text: None,
 ) -> tuple[tuple[Proof, dict[str, str]], ...]:
     """The second judgement of all winners, in one bench session; with each proof what it depends on."""
     proofs = []
-    with bench.proof_bench(settings) as judges:
+    with bench.proof_bench(settings, budget_s) as judges:
         for (operator, dtype), candidates in winners.items():
             tell(f"judging {len(candidates)} winners of {operator} {dtype} again")
             proofs.append((promotion.prove(judges, profile, candidates), judges.environment))
