@@ -82,7 +82,8 @@ class PatternAgent:
 
     pattern: PatternSource
     seed: int
-    _ranges: dict[AxisRange, _Range] = field(default_factory=dict)
+    _ranges: dict[tuple[str, AxisRange], _Range] = field(default_factory=dict)
+    """By dtype and range."""
     _open: dict[str, _Trial] = field(default_factory=dict)
     """Trials that wait for a verdict, by candidate digest."""
     _known: set[str] = field(default_factory=set)
@@ -98,7 +99,7 @@ class PatternAgent:
         self._open_ranges(brief)
         proposals: list[Candidate] = []
         while len(proposals) < count:
-            ready = [r for r in self._ranges.values() if not r.exhausted]
+            ready = [r for r in self._ranges.values() if r.target.dtype == brief.dtype and not r.exhausted]
             if not ready:
                 break
             candidate = self._next(min(ready, key=lambda r: r.order))
@@ -112,38 +113,43 @@ class PatternAgent:
             waiting.range.tell(waiting.trial, verdict)
         elif candidate.origin.agent == self.name and candidate.digest not in self._known:
             self._known.add(candidate.digest)
-            self._learned.append((candidate, verdict))
+            opened = self._ranges.get(_place(candidate))
+            if opened is None:
+                self._learned.append((candidate, verdict))
+            else:
+                self._recall(opened, candidate, verdict)
 
     def _open_ranges(self, brief: Brief) -> None:
         for tokens, weight in ranges_of(brief, self.pattern).items():
-            if tokens not in self._ranges:
+            place = (brief.dtype, tokens)
+            if place not in self._ranges:
                 target = Target(brief.hardware, brief.cores, brief.dtype, tokens)
                 seed = self.seed * 1_000_003 + len(self._ranges)
                 opened = _Range(
                     target, weight, _new_study(seed), list(self.pattern.defaults(target)), random.Random(seed)
                 )
-                self._ranges[tokens] = opened
-                self._recall(opened)
+                self._ranges[place] = opened
+                for candidate, verdict in self._learned:
+                    if _place(candidate) == place:
+                        self._recall(opened, candidate, verdict)
 
-    def _recall(self, opened: _Range) -> None:
-        """Hands a new range what an earlier session learned about it."""
+    def _recall(self, opened: _Range, candidate: Candidate, verdict: Verdict) -> None:
+        """Hands a range what an earlier session learned about it."""
         import optuna
 
-        space = self.pattern.space(opened.target)
-        for candidate, verdict in self._learned:
-            values = {name: int(value) for name, value in candidate.origin.parameters.items()}
-            if candidate.domain.ranges != (opened.target.tokens,) or verdict.ratio is None:
-                continue
-            distributions: dict[str, optuna.distributions.BaseDistribution] = {
-                parameter.name: optuna.distributions.CategoricalDistribution(parameter.choices)
-                for parameter in space.parameters
-                if parameter.when(values) and values.get(parameter.name) in parameter.choices
-            }
-            chosen = {name: values[name] for name in distributions}
-            opened.remember(verdict.ratio, values)
-            opened.study.add_trial(
-                optuna.trial.create_trial(params=chosen, distributions=distributions, value=verdict.ratio)
-            )
+        if verdict.ratio is None:
+            return
+        values = {name: int(value) for name, value in candidate.origin.parameters.items()}
+        distributions: dict[str, optuna.distributions.BaseDistribution] = {
+            parameter.name: optuna.distributions.CategoricalDistribution(parameter.choices)
+            for parameter in self.pattern.space(opened.target).parameters
+            if parameter.when(values) and values.get(parameter.name) in parameter.choices
+        }
+        chosen = {name: values[name] for name in distributions}
+        opened.study.add_trial(
+            optuna.trial.create_trial(params=chosen, distributions=distributions, value=verdict.ratio)
+        )
+        opened.remember(verdict.ratio, chosen)
 
     def _next(self, searched: _Range) -> Candidate | None:
         """One new candidate for a range, or None once in a while and at the end."""
@@ -183,6 +189,11 @@ class PatternAgent:
         self._known.add(candidate.digest)
         self._open[candidate.digest] = _Trial(searched, trial)
         return candidate
+
+
+def _place(candidate: Candidate) -> tuple[str, AxisRange]:
+    """Which search a candidate of ours belongs to."""
+    return candidate.domain.dtype, candidate.domain.ranges[0]
 
 
 def ranges_of(brief: Brief, pattern: PatternSource) -> dict[AxisRange, float]:

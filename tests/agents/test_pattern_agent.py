@@ -10,6 +10,7 @@ import pytest
 from agents.agent import Agent
 from agents.brief import Brief
 from agents.pattern_agent import PatternAgent, ranges_of
+from agents.pattern_source import PatternSource, Target
 from agents.patterns import catalogue, skinny_linear
 from agents.swarm import pattern_agents
 from gristmill.domain import AxisRange
@@ -140,9 +141,7 @@ def test_each_range_starts_with_its_default() -> None:
         assert candidate.origin.parameters == {name: str(value) for name, value in defaults.items()}
 
 
-def target_of(candidate: Candidate):  # type: ignore[no-untyped-def]
-    from agents.pattern_source import Target
-
+def target_of(candidate: Candidate) -> Target:
     return Target(HARDWARE, 4, "float32", candidate.domain.ranges[0])
 
 
@@ -181,9 +180,7 @@ def test_a_small_space_is_exhausted_once() -> None:
     assert agent.propose(brief, 5) == []
 
 
-def proposed_target(pattern, hardware: Hardware):  # type: ignore[no-untyped-def]
-    from agents.pattern_source import Target
-
+def proposed_target(pattern: PatternSource, hardware: Hardware) -> Target:
     return Target(hardware, 1, "float32", AxisRange("rows", *pattern.specialists[0]))
 
 
@@ -199,6 +196,24 @@ def test_an_earlier_session_steers() -> None:
     steered = [synthetic_ratio(c) for c in resumed.propose(brief, 15)]
     chance = [synthetic_ratio(c) for c in untouched.propose(brief, 15)]
     assert sum(steered) > sum(chance)
+
+
+def test_verdicts_that_come_after_the_start_count_too() -> None:
+    brief = brief_for(linear(16))
+    known = PatternAgent(skinny_linear.ROWS, 1).propose(brief, 20)
+    agent = PatternAgent(skinny_linear.ROWS, 9)
+    started = agent.propose(brief, 1)
+    for candidate in known:
+        agent.learn(candidate, verdict_on(candidate, synthetic_ratio(candidate)))
+    later = agent.propose(brief, 20)
+    assert not {c.digest for c in known} & {c.digest for c in later if c.digest != started[0].digest}
+
+
+def test_dtypes_do_not_mix() -> None:
+    agent = PatternAgent(skinny_linear.ROWS, 1)
+    agent.propose(brief_for(linear(4)), 2)
+    other = Brief("skinny_linear", "bfloat16", (linear(4, dtype="bfloat16"),), HARDWARE, 4, 25.0, 100.0)
+    assert {c.domain.dtype for c in agent.propose(other, 4)} == {"bfloat16"}
 
 
 def test_the_swarm_has_an_agent_per_pattern() -> None:

@@ -26,7 +26,7 @@ from kernels.definition import Definition, Role
 Compile = Callable[[Sequence[Candidate], str], list[NativeKernel]]
 
 SAMPLES = 1
-"""Random combinations per source and dtype, besides the first default."""
+"""Random combinations per source and dtype; the first default is tried in float32."""
 EPSILON = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
 ALLOWED_ROUNDINGS = {"float32": 24, "bfloat16": 5}
 """Of the error scale: sums of a few thousand terms in vectors round a few times each."""
@@ -48,8 +48,8 @@ def target_for(pattern: PatternSource, dtype: str, low: int = 1, high: int = 1 <
 def sampled(pattern: PatternSource, target: Target) -> list[Values]:
     random_source = random.Random(f"{pattern.operator} {pattern.name} {target.dtype}")
     space = pattern.space(target)
-    wanted = [pattern.defaults(target)[0]]
-    while len(wanted) < SAMPLES + 1:
+    wanted = [pattern.defaults(target)[0]] if target.dtype == "float32" else []
+    for _ in range(SAMPLES):
         values = space.sample(random_source)
         wanted.append({**values, **{p.name: min(p.choices) for p in space.parameters if p.name in LOWERED}})
     return wanted
@@ -119,8 +119,7 @@ def test_right_at_the_edges(pattern: PatternSource, dtype: str, compile_candidat
     candidates = [pattern.candidate(target, values, "test") for values in sampled(pattern, target)]
     for kernel in compile_candidates(candidates, "native"):
         for seed, workload in enumerate(odd_workloads(definition, dtype)):
-            for regime in definition.regimes:
-                check(kernel, definition, workload, regime, seed)
+            check(kernel, definition, workload, definition.regimes[seed % len(definition.regimes)], seed)
             check(kernel, definition, with_gaps(workload), "traffic", seed)
 
 
