@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +35,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._entries = {entry.task: entry for entry in self._read()}
+        self._entries = {entry.task: entry for entry in read(path)}
+        self._cut_torn_line()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -59,18 +59,27 @@ class Journal:
         """In the order they were judged."""
         return tuple(self._entries.values())
 
-    def _read(self) -> list[JournalEntry]:
-        if not self._path.exists():
-            return []
-        content = self._path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
+    def _cut_torn_line(self) -> None:
+        content = self._path.read_bytes() if self._path.exists() else b""
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
             with self._path.open("r+b") as file:
-                file.truncate(len(whole))
-        return [self._parse(line, number) for number, line in enumerate(whole.splitlines(), start=1)]
+                file.truncate(whole)
 
-    def _parse(self, line: bytes, number: int) -> JournalEntry:
-        try:
-            return records.decode(JournalEntry, json.loads(line), f"{self._path.name} line {number}")
-        except (ValueError, MalformedRecordError) as error:
-            raise MalformedRecordError(f"{error}; delete {self._path.name} to start this search anew") from None
+
+def read(path: Path) -> list[JournalEntry]:
+    """The whole lines of a journal, also while a search appends to it; nothing is changed.
+
+    Raises:
+        MalformedRecordError: a line is damaged; the message names it.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    return [_parse(line, path.name, number) for number, line in enumerate(whole.split(b"\n")[:-1], start=1)]
+
+
+def _parse(line: bytes, name: str, number: int) -> JournalEntry:
+    try:
+        return records.parse(JournalEntry, line, f"{name} line {number}")
+    except MalformedRecordError as error:
+        raise MalformedRecordError(f"{error}; delete {name} to start this search anew") from None
