@@ -39,7 +39,7 @@ class OperatorSearch:
     best_ratios: tuple[float, ...]
     """After each trial: the best traffic-weighted ratio so far (1 while nothing is faster)."""
     gains: dict[str, float]
-    """Best ratio per workload label."""
+    """Best proven ratio per workload label; workloads without one are left out."""
 
 
 @dataclass(frozen=True)
@@ -137,24 +137,34 @@ def _search(
     spent_s = 0.0
     for trial in session.run(budget_s):
         statuses[trial.verdict.status.value] += 1
-        for timing in trial.verdict.timings:
-            label = timing.workload.label
-            gains[label] = max(gains.get(label, 0.0), timing.ratio)
+        for timing in trial.verdict.timings if trial.verdict.won else ():
+            if timing.ratio_low > 1:
+                digest = timing.workload.digest
+                gains[digest] = max(gains.get(digest, 1.0), timing.ratio)
         best_ratios.append(weighted_gain(workloads, gains))
         spent_s = trial.elapsed_s
         progress.trial(trial, best_ratios[-1])
     return OperatorSearch(
-        operator, dtype, budget_s, spent_s, len(workloads), len(best_ratios), dict(statuses), tuple(best_ratios), gains
+        operator,
+        dtype,
+        budget_s,
+        spent_s,
+        len(workloads),
+        len(best_ratios),
+        dict(statuses),
+        tuple(best_ratios),
+        {w.label: gains[w.digest] for w in workloads if w.digest in gains},
     )
 
 
 def weighted_gain(workloads: Sequence[Workload], gains: dict[str, float]) -> float:
     """Time of these workloads with the engine's own kernels, over their time with the best found for each.
 
-    A workload without a gain keeps the engine's kernel, so it counts with ratio 1.
+    A workload without a gain keeps the engine's kernel, so it counts with ratio 1. Gains are by digest, because labels
+    leave out strides.
     """
     before = sum(w.time_ns for w in workloads)
-    after = sum(w.time_ns / max(1.0, gains.get(w.label, 1.0)) for w in workloads)
+    after = sum(w.time_ns / max(1.0, gains.get(w.digest, 1.0)) for w in workloads)
     return before / after if after else 1.0
 
 

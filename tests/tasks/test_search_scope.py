@@ -1,0 +1,34 @@
+"""The workloads that stand for traffic: the heaviest, but every model shape first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.search_scope import representative
+from tests.tasks.world import rms_norm
+
+traffic = st.lists(
+    st.builds(rms_norm, st.integers(1, 40), st.sampled_from([32, 64, 96]), st.just(1), st.integers(0, 10**6)),
+    unique_by=lambda w: w.digest,
+    max_size=30,
+)
+
+
+@given(workloads=traffic, limit=st.integers(1, 12))
+def test_every_model_shape_first_then_the_most_time(workloads: list, limit: int) -> None:
+    chosen = representative(workloads, limit)
+    assert len(chosen) == min(limit, len(workloads))
+    assert {w.digest for w in chosen} <= {w.digest for w in workloads}
+    assert [w.time_ns for w in chosen] == sorted((w.time_ns for w in chosen), reverse=True)
+    shapes = {w.axes["hidden"] for w in workloads}
+    assert len({w.axes["hidden"] for w in chosen}) == min(limit, len(shapes))
+    for shape in {w.axes["hidden"] for w in chosen}:
+        of_shape = [w.time_ns for w in workloads if w.axes["hidden"] == shape]
+        assert max(w.time_ns for w in chosen if w.axes["hidden"] == shape) == max(of_shape)
+
+
+@given(workloads=traffic)
+def test_the_order_of_the_profile_decides_nothing_but_ties(workloads: list) -> None:
+    times = [w.time_ns for w in representative(workloads, 5)]
+    assert times == [w.time_ns for w in representative(list(reversed(workloads)), 5)]
