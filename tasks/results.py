@@ -35,7 +35,8 @@ def load(settings: Settings, search_id: str = "") -> KeptSearch:
     """
     found = [
         records.parse(KeptSearch, path.read_bytes(), str(path))
-        for path in settings.searches_dir.glob(f"{search_id or '*'}/result.json")
+        for path in settings.searches_dir.glob("*/result.json")
+        if search_id in ("", path.parent.name)
     ]
     if not found:
         what = f"search {search_id}" if search_id else "no search"

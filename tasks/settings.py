@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gristmill.errors import StoreAddressError
 from gristmill.hardware import local_cpu
+from gristmill.store import checked_key
+from tasks.errors import SettingsError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -47,14 +50,35 @@ class Settings:
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Reads the settings; the home directory is created (mode 0700: it holds keys)."""
-    home = Path(environ.get("MILL_HOME") or REPOSITORY / ".mill").resolve()
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Reads the settings; the home directory is created (mode 0700: it holds keys).
+
+    Raises:
+        SettingsError: the home cannot be made, or a name is none that channels can have.
+    """
     return Settings(
-        home=home,
+        home=_made_home(Path(environ.get("MILL_HOME") or REPOSITORY / ".mill").resolve()),
         store_url=environ.get("MILL_STORE", ""),
-        fleet=environ.get("MILL_FLEET", "demo"),
-        model=environ.get("MILL_MODEL", "llama-8x1024"),
+        fleet=_name(environ, "MILL_FLEET", "demo"),
+        model=_name(environ, "MILL_MODEL", "llama-8x1024"),
         hardware=local_cpu().key,
         tracking_uri=environ.get("MLFLOW_TRACKING_URI", ""),
     )
+
+
+def _made_home(home: Path) -> Path:
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"MILL_HOME {home}: {error.strerror}; name a folder that this user can write") from None
+    return home
+
+
+def _name(environ: Mapping[str, str], variable: str, default: str) -> str:
+    """Part of store keys and of channels, so that it must be one that a key can have."""
+    name = environ.get(variable) or default
+    try:
+        if "/" not in checked_key(name):
+            return name
+    except StoreAddressError:
+        pass
+    raise SettingsError(f"{variable} is {name!r}: expected one word of letters, digits and _=+@,.-")
