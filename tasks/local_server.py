@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import http.client
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -70,7 +70,7 @@ class LocalServer:
             try:
                 with urllib.request.urlopen(self._ready_url, timeout=2):
                     return
-            except (urllib.error.URLError, OSError):
+            except (OSError, http.client.HTTPException):  # nothing there yet, or something that is no web server
                 time.sleep(0.1)
         problem = f"not ready after {timeout_s:.0f} s" if self.alive else f"exited with {self._process.returncode}"
         raise ServerStartError(f"{self.name} {problem}: {self._last_line()} (log: {self._log_path})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -52,6 +53,7 @@ class ServingProcess:
                 text=True,
                 start_new_session=True,
             )
+        self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read, name="serving", daemon=True)
         self._reader.start()
 
@@ -92,14 +94,12 @@ class ServingProcess:
 
     def close(self) -> None:
         """Ends the process: its input closes, and it is killed if that is not enough."""
-        if self._process.poll() is None and self._process.stdin:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # what it died before reading
             self._process.stdin.close()
-        try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._wait_or_kill()
         self._reader.join()
+        self._process.stdout.close()
 
     def _command(self, command: str, **fields: Any) -> Event:
         number = next(self._ids)
@@ -111,9 +111,10 @@ class ServingProcess:
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):
             raise self._dead(command) from None
+        if self._ended.is_set():
+            raise self._dead(command)
         answer = self._wait(answers, None, command)
-        if answer["event"] == "error":
-            raise ServingError(f"serving process, {command}: {answer.get('message')}")
+        del self._answers[number]
         result: Event = answer["result"]
         return result
 
@@ -124,22 +125,43 @@ class ServingProcess:
             raise ServingError(f"serving process: no answer to {what} within {timeout_s:.0f} s") from None
         if answer["event"] == "ended":
             raise self._dead(what)
+        if answer["event"] == "error":
+            raise ServingError(f"serving process, {what}: {answer.get('message')}")
         return answer
 
     def _dead(self, what: str) -> ServingError:
-        self._process.wait()
+        self._wait_or_kill()
         lines = self._log_path.read_text(errors="replace").strip().splitlines()
         last = lines[-1] if lines else "it printed nothing"
         return ServingError(f"serving process ended ({self._process.returncode}) during {what}: {last}")
 
+    def _wait_or_kill(self) -> None:
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
     def _read(self) -> None:
+        """Hands answers to who waits for them. Whatever ends it, nobody waits any longer."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        try:
+            for line in self._process.stdout:
+                self._hand_over(line)
+        finally:
+            self._ended.set()
+            for answers in list(self._answers.values()):
+                answers.put({"event": "ended"})
+
+    def _hand_over(self, line: str) -> None:
+        try:
             event: Event = json.loads(line)
-            answers = self._answers.get(event.get("id") or "")
-            if event["event"] in ("result", "error", "ready") and answers is not None:
-                answers.put(event)
-            else:
-                self._on_event(event)
-        for answers in list(self._answers.values()):
-            answers.put({"event": "ended"})
+            kind, number = event["event"], event.get("id") or ""
+        except (ValueError, TypeError, KeyError, AttributeError):
+            for answers in list(self._answers.values()):
+                answers.put({"event": "error", "message": f"answered {line[:80]!r}, which is not of its protocol"})
+            return
+        if kind in ("result", "error", "ready") and number in self._answers:
+            self._answers[number].put(event)
+        else:
+            self._on_event(event)
