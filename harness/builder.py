@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import shutil
@@ -40,6 +41,8 @@ BUILD_TIMEOUT_S = 180.0
 """Of wall time; generous, because a busy host must not fail a good candidate. CPU time has a limit of its own."""
 MAX_LOG_CHARACTERS = 20_000
 BACKGROUND_NICE = 10
+NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+"""What a candidate's own file names can cause; everything else is the host's fault."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,9 @@ class Builder:
 
     def _compile_in(self, scratch: Path, candidate: Candidate, key: str, background: bool) -> Build:
         sources = scratch / "source"
-        for name, text in candidate.files.items():
-            path = sources / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, errors="replace")
+        refused = _write_sources(sources, candidate.files)
+        if refused:
+            return Build(None, "", refused, cached=False)
         _readable(scratch)
         object_path = scratch / "object.so"
         end, log = self._run_compiler(sources, object_path, candidate.compile_flags, background)
@@ -127,6 +129,8 @@ class Builder:
         built = end.exit_code == 0 and object_path.stat().st_size > 0
         if not built and not log:
             log = f"the compiler {end}; it may have run out of its {LIMITS.memory_bytes >> 30} GiB or {LIMITS.cpu_s} s"
+        if end.exit_code is None:
+            return Build(None, "", log, cached=False)  # the next try may have more luck
         target = self.cache / f"{key}.so"
         digest = ""
         if built:
@@ -224,6 +228,20 @@ def _compiler_paths(compiler: str) -> tuple[tuple[str, str], ...]:
         return ()
     prefix = str(resolved.parent.parent)
     return ((prefix, prefix),)
+
+
+def _write_sources(folder: Path, files: dict[str, str]) -> str:
+    """Writes a candidate's files; says why, where its names cannot all be files of one folder."""
+    for name, text in files.items():
+        path = folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, errors="replace")
+        except OSError as error:
+            if error.errno not in NAME_ERRORS:
+                raise
+            return f"error: file name {name[:80]!r} cannot be used: {error.strerror}"
+    return ""
 
 
 def _readable(folder: Path) -> None:

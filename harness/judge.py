@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
+import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from types import TracebackType
 import torch
 
 from gristmill.workload import Workload
-from harness import lease, static_rules
+from harness import lease, scheduling, static_rules, timing
 from harness.arena import Arena, Layout, SharedFile, lay_out
 from harness.builder import Build, Builder, BuildPool
 from harness.decision import decide, workload_evidence
@@ -29,7 +30,7 @@ from harness.errors import BaselineError, FlagError
 from harness.policy import JudgePolicy
 from harness.runners import Runners
 from harness.session import Finding, Session, as_baseline_error
-from harness.trial import CHECKED_SETS, Trial
+from harness.trial import BASELINE_PATIENCE, CHECKED_SETS, Trial
 from kernels import catalogue
 from kernels.candidate import Candidate, Language
 from kernels.definition import Definition
@@ -66,6 +67,7 @@ class Judge:
         self._draws: OrderedDict[tuple[str, str], Draws] = OrderedDict()
         self._draws_uses = 0
         self._seed = secrets.randbits(48)
+        self._repeatable = False
 
     def __enter__(self) -> Judge:
         return self
@@ -114,7 +116,8 @@ class Judge:
 
         Args:
             baseline: what to time against: `eager`, another of the definition's, or `compile` for torch.compile.
-            seed: from which inputs are drawn; random, and shared by `draws_uses` candidates, if not given.
+            seed: from which everything is drawn, so that a judgement can be repeated. If not given, base draws serve
+                `draws_uses` candidates, and what is spliced from them is random.
 
         Raises:
             GristmillError: for faults of this host or of the caller, never for what a candidate does.
@@ -132,7 +135,7 @@ class Judge:
         try:
             verdict = self._judge(blank, candidate, workloads, held_out, edges, baseline)
         except Finding as finding:
-            verdict = replace(blank, status=finding.status, reason=finding.reason, mismatches=finding.mismatches)
+            verdict = _convict(blank, finding)
         return replace(verdict, duration_s=time.monotonic() - start)
 
     def time_baselines(self, workloads: Sequence[Workload], names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -157,18 +160,21 @@ class Judge:
     def _time_baseline(self, definition: Definition, name: str, layout: Layout) -> float:
         session = self._runners.baseline(definition, name)
         rng = random.Random(self._seed)
+        patience_s = self.policy.deadline_s * BASELINE_PATIENCE
         samples = []
         try:
-            session.plan(layout, self.policy.deadline_s * 6)
-            per_call_ns = float(session.run([0], self.policy.deadline_s * 6))
-            for _ in range(self.policy.stop.min_pairs + 1):
-                count = max(1, min(layout.sets, int(self.policy.batch_ns / per_call_ns)))
-                per_call_ns = session.run(rng.sample(range(layout.sets), count), self.policy.deadline_s * 6) / count
-                samples.append(per_call_ns)
+            session.plan(layout, patience_s)
+            per_call_ns = float(session.run([0], patience_s))
+            with scheduling.measuring():
+                session.hasten()
+                for _ in range(self.policy.stop.min_pairs + 1):
+                    count = timing.batch_size(per_call_ns, self.policy.batch_ns, layout.sets, rng)
+                    per_call_ns = session.run(rng.sample(range(layout.sets), count), patience_s) / count
+                    samples.append(per_call_ns)
         except Finding as finding:
             self._runners.drop_baseline()
             raise as_baseline_error(name, finding) from None
-        return sorted(samples[1:])[len(samples[1:]) // 2]
+        return statistics.median(samples[1:])
 
     def _judge(
         self,
@@ -202,7 +208,7 @@ class Judge:
             try:
                 return self._run(built, candidate, definition, admitted, checked, baseline, session, deadline)
             except Finding as finding:
-                return replace(built, status=finding.status, reason=finding.reason, mismatches=finding.mismatches)
+                return _convict(built, finding)
 
     def _run(
         self,
@@ -215,7 +221,7 @@ class Judge:
         session: Session,
         deadline: float,
     ) -> Verdict:
-        rng = random.Random(secrets.randbits(64))  # chosen after the candidate was loaded
+        rng = random.Random(self._seed if self._repeatable else secrets.randbits(64))  # the candidate is loaded already
         for workload in (*checked, *workloads):
             trial = self._trial(definition, workload, session, candidate.needs_setup, rng, CHECKED_SETS)
             everywhere = workload in checked or self.policy.regimes_per_workload is None
@@ -229,6 +235,7 @@ class Judge:
             trial = self._trial(definition, workload, session, candidate.needs_setup, rng, None)
             source = self._source(definition, workload, definition.regimes[0])
             paired = trial.time(source, self._runners.baseline(definition, baseline), deadline)
+            built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
             timings.append(workload_evidence(definition, trial.layout, paired, self.peaks))
             if candidate.needs_setup:
                 setup_ns[workload.label] = trial.setup_ns
@@ -277,6 +284,7 @@ class Judge:
 
     def _turn_page(self, seed: int | None) -> None:
         """New base draws when a seed is asked for, or when enough candidates have been judged on the old ones."""
+        self._repeatable = seed is not None
         self._draws_uses += 1
         if seed is not None or self._draws_uses > self.policy.draws_uses:
             self._draws.clear()
@@ -297,6 +305,11 @@ class Judge:
         if candidate.language is Language.CPP:
             facts["compiler"] = self.builder.compiler_version
         return facts
+
+
+def _convict(verdict: Verdict, finding: Finding) -> Verdict:
+    finding.__traceback__ = None  # its frames hold the buffers, and one of them the finding: a cycle
+    return replace(verdict, status=finding.status, reason=finding.reason, mismatches=finding.mismatches)
 
 
 def _definition(candidate: Candidate) -> Definition:

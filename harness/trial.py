@@ -51,6 +51,7 @@ class Trial:
         self.outputs = outputs
         self.session = session
         self.setup_ns = 0
+        self.real_time = False
         self.needs_setup = needs_setup
         self._policy = policy
         self._rng = rng
@@ -155,7 +156,7 @@ class Trial:
             return time.monotonic()
 
         try:
-            with scheduling.measuring():
+            with scheduling.measuring() as self.real_time:
                 self.session.hasten()
                 baseline.hasten()
                 return timing.collect(side.measure, rule, self._rng, clock_s)

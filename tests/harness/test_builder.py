@@ -97,6 +97,13 @@ def test_a_cache_that_cannot_be_written_is_a_clear_fault(cpp, tmp_path):
         builder.build(cpp("rms_norm", EMPTY))
 
 
+@pytest.mark.parametrize("name", ["x/y", "n" * 300, "main.cpp/z"])
+def test_impossible_file_names_are_the_candidate_s_fault(builder, cpp, name):
+    candidate = cpp("rms_norm", EMPTY)
+    build = builder.build(replace(candidate, files={**candidate.files, "x": "", name: ""}))
+    assert build.path is None and "cannot be used" in build.log
+
+
 def test_the_pool_builds_ahead(builder, cpp):
     candidates = [cpp("rms_norm", EMPTY + f"// {number}\n") for number in range(3)]
     with BuildPool(builder, workers=2) as pool:

@@ -119,7 +119,7 @@ CRASHES = {
     ),
     "aborts": ("__builtin_trap();", "SIGILL"),
     "exits in the middle": ("honest(call); _exit(0);", "exited with code 0"),
-    "divides by zero": ("volatile int zero = 0, q = 1 / zero; return q * 0;", "SIGFPE"),
+    "divides by zero": ("volatile int zero = 0, q = 7 / zero; return q * 0;", "SIGFPE"),
 }
 
 
