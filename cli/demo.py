@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from tasks.settings import Settings, from_environment
+
+PREFECT_TIMEOUT_S = 180.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +36,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings, watch = from_environment(), Watch()
     with MemoryPeak() as memory, contextlib.ExitStack() as stack:
+        wait = [_start_mlflow(settings)]
         if not arguments.no_prefect and not os.environ.get("PREFECT_API_URL"):
-            stack.enter_context(_prefect(settings, watch))
+            wait.append(_start_prefect(settings, stack))
         from flows.demo import Demo, DemoSettings
+
+        def wait_for_servers() -> None:
+            for ready in wait:
+                ready()
 
         demo = DemoSettings(
             trace=arguments.trace, requests=arguments.requests, dtype=arguments.dtype, budget_s=arguments.budget_s
         )
-        turn = Demo(settings, demo, watch, fresh=arguments.fresh)
+        turn = Demo(settings, demo, watch, fresh=arguments.fresh, before_flows=wait_for_servers)
         watch.say(
             "demo", ("goes on where it was interrupted" if turn.resumed else "begins") + f"; trace: {turn.trace_name}"
         )
@@ -65,16 +74,22 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _prefect(settings: Settings, watch: object) -> Iterator[None]:
-    """A Prefect server for as long as the demo runs; flows of this process talk to it."""
-    from cli.watch import Watch
+def _start_mlflow(settings: Settings) -> Callable[[], None]:
+    """Makes MLflow's schema while the model loads: it takes seconds that the search would miss. Returns what waits."""
+    from tasks import mlflow_store
+
+    thread = threading.Thread(
+        target=mlflow_store.open_store, args=(settings.home, settings.tracking_uri), name="mlflow", daemon=True
+    )
+    thread.start()
+    return thread.join
+
+
+def _start_prefect(settings: Settings, stack: contextlib.ExitStack) -> Callable[[], None]:
+    """Starts a Prefect server that ends with the stack; flows of this process talk to it. Returns what waits for it."""
     from tasks.local_server import free_port, prefect_server
 
-    assert isinstance(watch, Watch)
-    watch.say("demo", "starting a Prefect server on loopback")
     server, env = prefect_server(settings.home, free_port())
-    with server:
-        os.environ.update(env)
-        server.wait_ready(timeout_s=180)
-        yield
+    stack.enter_context(server)
+    os.environ.update(env)
+    return functools.partial(server.wait_ready, timeout_s=PREFECT_TIMEOUT_S)

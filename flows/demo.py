@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,10 +84,20 @@ class DemoResult:
 class Demo:
     """Runs the phases in order; each is skipped if an interrupted run has done it."""
 
-    def __init__(self, settings: Settings, demo: DemoSettings, progress: DemoProgress, *, fresh: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        demo: DemoSettings,
+        progress: DemoProgress,
+        *,
+        fresh: bool,
+        before_flows: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_flows` is called once, before the first flow runs: what flows need may start up until then."""
         self._settings = settings
         self._demo = demo
         self._progress = progress
+        self._before_flows = before_flows
         self._folder = settings.home / "demo"
         self._state, self.resumed = demo_state.begin(self._folder, fresh=fresh)
         self._phases_s: dict[str, float] = {}
@@ -109,6 +119,7 @@ class Demo:
                     process.wait_ready()
                     self._serve(process)
                 with self._phase("capture"):
+                    self._before_flows()
                     captured = self._capture()
                 with self._phase("search"):
                     search = self._compile()
