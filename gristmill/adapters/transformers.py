@@ -14,7 +14,6 @@ import importlib.metadata
 import inspect
 import types
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +22,8 @@ from torch.nn import functional
 
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import EngineError
+from gristmill.hook import Hook, Instruments
 from gristmill.sampler import Sampler
-from gristmill.site import Site
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,12 +33,11 @@ NEWEST_MAJOR = 5
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-class Attachment:
-    """A patched model. `sampler` may be exchanged at any time; `detach` restores every forward."""
+class Attachment(Instruments):
+    """A patched model. `softmax` is for the engine's own sampling loop; `detach` restores every forward."""
 
     def __init__(self, dispatcher: Dispatcher, sampler: Sampler | None) -> None:
-        self.dispatcher = dispatcher
-        self.sampler = sampler
+        super().__init__(dispatcher, sampler)
         self.softmax: Callable[[Tensor], Tensor] = lambda logits_BV: torch.softmax(logits_BV, dim=-1)
         self._patched: list[nn.Module] = []
 
@@ -53,57 +51,6 @@ class Attachment:
         for module in self._patched:
             module.__dict__.pop("forward", None)
         self._patched.clear()
-
-
-class Hook:
-    """One operator as one module calls it: samples the call and lets a kernel or the engine serve it."""
-
-    __slots__ = ("_attachment", "_dispatcher", "_index", "_site")
-
-    def __init__(self, attachment: Attachment, site: Site) -> None:
-        self._attachment = attachment
-        self._dispatcher = attachment.dispatcher
-        self._site = site
-        self._index = site.index
-
-    def call(
-        self,
-        extent: int,
-        inputs: tuple[Tensor, ...],
-        allocate: Callable[[], tuple[Tensor, ...]],
-        engine: Callable[[], Any],
-    ) -> Any:
-        """The kernel's outputs (a tuple), or whatever `engine` returns."""
-        sampler = self._attachment.sampler
-        if sampler is None or self._dispatcher.kill.sampling:
-            return self._serve(extent, inputs, allocate, engine)
-        cell = sampler.cell(self._site, extent, inputs)
-        timed = cell.calls % sampler.period == sampler.phase
-        cell.calls += 1
-        if not timed:
-            return self._serve(extent, inputs, allocate, engine)
-        start_ns = perf_counter_ns()
-        result = self._serve(extent, inputs, allocate, engine)
-        cell.timed_ns += perf_counter_ns() - start_ns
-        cell.timed_calls += 1
-        return result
-
-    def _serve(
-        self,
-        extent: int,
-        inputs: tuple[Tensor, ...],
-        allocate: Callable[[], tuple[Tensor, ...]],
-        engine: Callable[[], Any],
-    ) -> Any:
-        rows = self._dispatcher.active[self._index]
-        if rows:
-            route = rows[extent] if extent < len(rows) else None
-            if route is not None:
-                outputs = allocate()
-                if route.run(extent, inputs, outputs):
-                    return outputs
-            self._site.fallbacks += 1
-        return engine()
 
 
 def attach(model: Any, dispatcher: Dispatcher, sampler: Sampler | None = None) -> Attachment:

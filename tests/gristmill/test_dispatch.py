@@ -15,11 +15,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.adapters.transformers import Attachment, Hook
 from gristmill.dispatch import Dispatcher, _extents_of
 from gristmill.domain import AxisRange, Domain
 from gristmill.errors import KillSwitchError
 from gristmill.generation import Generation
+from gristmill.hook import Hook, Instruments
 from gristmill.kernel_table import FileRef, TableEntry
 from gristmill.route import DispatchSettings, difference_of
 from gristmill.sampler import Sampler
@@ -43,7 +43,7 @@ class Engine:
         self.weight_H = torch.rand(HIDDEN) + 0.5
         site = self.dispatcher.site("rms_norm", torch.float32, {"hidden": HIDDEN}, (EPS,), engine_norm)
         site.add_weight(self.weight_H)
-        self.hook = Hook(Attachment(self.dispatcher, None), site)
+        self.hook = Hook(Instruments(self.dispatcher, None), site)
         self.own_calls = 0
 
     @torch.no_grad()
@@ -276,7 +276,7 @@ class Linear:
             "skinny_linear", torch.float32, axes, (), lambda x, w: (torch.nn.functional.linear(x, w),)
         )
         site.add_weight(self.weight_NK)
-        self.hook = Hook(Attachment(self.dispatcher, Sampler()), site)
+        self.hook = Hook(Instruments(self.dispatcher, Sampler()), site)
         ranges = (make_entry("skinny_linear", 1, 1), make_entry("skinny_linear", 2, 8))
         assert not self.dispatcher.stage(make_generation(1, *ranges))
         self.dispatcher.step_boundary()

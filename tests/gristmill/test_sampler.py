@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.adapters.transformers import Attachment, Hook
 from gristmill.dispatch import Dispatcher
+from gristmill.hook import Hook, Instruments
 from gristmill.sampler import Sampler, Window
 from gristmill.workload import TensorLayout
 
@@ -18,7 +18,7 @@ from gristmill.workload import TensorLayout
 def hook_with(sampler: Sampler, environ: dict[str, str] | None = None) -> Hook:
     dispatcher = Dispatcher(environ=environ or {})
     site = dispatcher.site("softmax", torch.float32, {"columns": 4}, (), lambda x: (x,))
-    return Hook(Attachment(dispatcher, sampler), site)
+    return Hook(Instruments(dispatcher, sampler), site)
 
 
 def call(hook: Hook, rows: int) -> None:

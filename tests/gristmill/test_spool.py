@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from gristmill import records
-from gristmill.adapters.transformers import Attachment, Hook
 from gristmill.directory_store import DirectoryStore
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import SpoolError
+from gristmill.hook import Hook, Instruments
 from gristmill.sampler import Sampler
 from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, Identity, Spool
 from gristmill.store import read
@@ -38,7 +38,7 @@ class Setup:
         self.spool = Spool(self.store, IDENTITY, self.sampler, folder / "waiting", **settings)
         dispatcher = Dispatcher(environ={})
         site = dispatcher.site("softmax", torch.float32, {"columns": 4}, (), lambda x: (x,))
-        self._hook = Hook(Attachment(dispatcher, self.sampler), site)
+        self._hook = Hook(Instruments(dispatcher, self.sampler), site)
 
     def call(self, rows: int, times: int = 1) -> None:
         for _ in range(times):
