@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.arena import SharedFile
-from harness.sandbox import Sandboxed
 from harness.session import (
     Finding,
     RunnerKind,
@@ -28,11 +27,11 @@ class Runners:
         self._threads = threads
         self._inputs = inputs
         self._baseline: tuple[str, Session] | None = None
-        self._spares: dict[RunnerKind, tuple[Session, Sandboxed]] = {}
+        self._spares: dict[RunnerKind, Session] = {}
 
     def close(self) -> None:
         """Ends them all."""
-        for session, _ in self._spares.values():
+        for session in self._spares.values():
             session.close()
         self._spares.clear()
         self.drop_baseline()
@@ -48,11 +47,11 @@ class Runners:
         kind = RunnerKind(candidate.language, self._threads)
         if kind not in self._spares:
             self._spares[kind] = start_candidate_session(kind, self._inputs)
-        session, process = self._spares.pop(kind)
+        session = self._spares.pop(kind)
         try:
-            process.wait_ready()
+            session.wait_ready()
             session.load(load_message(candidate, object_path))
-            yield session, process.isolation
+            yield session, session.isolation
         finally:
             session.close()
             self._spares[kind] = start_candidate_session(kind, self._inputs)
@@ -71,6 +70,7 @@ class Runners:
         """
         wanted = f"{definition.name}/{name}"
         loaded, session = self.start_baseline()
+        session.wait_ready()
         if loaded != wanted:
             try:
                 session.load({"operator": definition.name, "baseline": name})

@@ -12,21 +12,19 @@ import json
 import os
 import secrets
 import select
-import signal
 import socket
-import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from harness import runner, sandbox, scheduling
+from harness import runner, sandbox
 from harness.arena import Layout, SharedFile
-from harness.errors import BaselineError, HostFaultError
-from harness.sandbox import MEBIBYTE, Confinement, End, Limits, Sandboxed
+from harness.errors import BaselineError
+from harness.sandbox import MEBIBYTE, Confinement, Limits, Sandboxed
 from kernels.candidate import Candidate, Language
 from kernels.verdict import Mismatch, Status
 
@@ -48,29 +46,26 @@ class Finding(Exception):  # noqa: N818  it is a finding about a candidate, not 
         self.mismatches = mismatches
 
 
-class Process(Protocol):
-    """What a session needs of the process behind it."""
-
-    def freeze(self) -> None: ...
-
-    def thaw(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def hasten(self) -> None: ...
-
-    def wait(self, timeout_s: float) -> End | None: ...
-
-    def close(self) -> None: ...
-
-
 class Session:
     """A conversation with one runner, candidate's or baseline's."""
 
-    def __init__(self, process: Process, channel: socket.socket, outputs: SharedFile | None) -> None:
+    def __init__(self, process: Sandboxed, channel: socket.socket, outputs: SharedFile | None) -> None:
         self._process = process
         self._channel = channel
         self.outputs = outputs
+
+    def wait_ready(self) -> None:
+        """Returns once the runner's walls stand.
+
+        Raises:
+            HostFaultError: they do not.
+        """
+        self._process.wait_ready()
+
+    @property
+    def isolation(self) -> tuple[str, ...]:
+        """The layers around the runner."""
+        return self._process.isolation
 
     def load(self, message: dict[str, Any]) -> None:
         """Loads what is to be run.
@@ -175,8 +170,8 @@ class RunnerKind:
     threads: int
 
 
-def start_candidate_session(kind: RunnerKind, inputs: SharedFile) -> tuple[Session, Sandboxed]:
-    """Starts a sandboxed runner. It comes up by itself; `Sandboxed.wait_ready` waits for it."""
+def start_candidate_session(kind: RunnerKind, inputs: SharedFile) -> Session:
+    """Starts a sandboxed runner. It comes up by itself; `wait_ready` waits for it."""
     python = kind.language is Language.PYTHON
     outputs = SharedFile("outputs", writable_by_runner=True)
     ours, theirs = socket.socketpair()
@@ -198,7 +193,7 @@ def start_candidate_session(kind: RunnerKind, inputs: SharedFile) -> tuple[Sessi
         process = sandbox.start(confinement, program=program, keep=keep, environment=environment(kind.threads))
     finally:
         theirs.close()
-    return Session(process, ours, outputs), process
+    return Session(process, ours, outputs)
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -215,66 +210,30 @@ def _python_paths() -> tuple[tuple[str, str], ...]:
     return (*((path, path) for path in sorted(paths)), ("/sys/devices/system/cpu", "/sys/devices/system/cpu"))
 
 
-class TrustedProcess:
-    """A baseline's process: our own code, so no walls; it ends with its channel."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def freeze(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def hasten(self) -> None:
-        scheduling.hasten(self._process.pid)
-
-    def wait(self, timeout_s: float) -> End | None:
-        try:
-            code = self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
-        return End(exit_code=code) if code >= 0 else End(signal_number=-code)
-
-    def close(self) -> None:
-        self.kill()
-        self._process.wait()
-
-
 def start_baseline_session(threads: int, inputs: SharedFile) -> Session:
-    """Starts the process in which baselines run.
+    """Starts the process in which baselines run: our own code, so behind no walls. It comes up by itself.
 
     Raises:
         HostFaultError: it cannot be started.
     """
     ours, theirs = socket.socketpair()
     settings = {"channel": theirs.fileno(), "inputs_fd": inputs.reader, "threads": threads}
-    paths = os.pathsep.join([str(REPOSITORY), *(path for path in sys.path if path)])
     variables = environment(threads) | {
-        "PYTHONPATH": paths,
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *(path for path in sys.path if path)]),
         "HOME": os.environ.get("HOME", "/"),
-        "PATH": os.environ["PATH"],
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     try:
-        process = subprocess.Popen(
-            [sys.executable, str(BASELINE_RUNNER), json.dumps(settings)],
-            pass_fds=(theirs.fileno(), inputs.reader),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=variables,
-            start_new_session=True,
+        process = sandbox.start(
+            Confinement(trusted=True),
+            argv=(sys.executable, str(BASELINE_RUNNER), json.dumps(settings)),
+            keep=(theirs.fileno(), inputs.reader),
+            environment=variables,
         )
-    except OSError as error:
-        ours.close()
-        raise HostFaultError(f"baseline runner: cannot start a process ({error}); free memory") from None
     finally:
         theirs.close()
-    return Session(TrustedProcess(process), ours, None)
+    return Session(process, ours, None)
 
 
 def as_baseline_error(name: str, failure: Finding) -> BaselineError:

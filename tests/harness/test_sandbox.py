@@ -112,6 +112,27 @@ def test_a_killed_judge_leaves_nothing(tmp_path):
     assert _eventually(lambda: not _running(marker))
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_killed_judge_leaves_no_frozen_process(trusted):
+    """A stopped process cannot notice anything itself."""
+    marker = f"{86396 + trusted}.{os.getpid()}"
+    script = (
+        "import sys, time\nfrom harness import sandbox\n"
+        f"p = sandbox.start(sandbox.Confinement(trusted={trusted}), argv=('/bin/sleep', '{marker}'))\n"
+        "p.wait_ready()\np.freeze()\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
+    judge = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(REPOSITORY)}
+    )
+    assert judge.stdout is not None and judge.stdout.readline() == "up\n"
+    watches = _children(judge.pid)
+    assert watches
+    judge.kill()
+    judge.wait()
+    judge.stdout.close()
+    assert _eventually(lambda: not _running(marker) and not any(Path(f"/proc/{pid}").exists() for pid in watches))
+
+
 def test_frozen_means_frozen(tmp_path):
     counter = tmp_path / "counter"
     with counter.open("wb") as file:
@@ -160,6 +181,7 @@ def test_without_root_there_are_still_walls():
         "visible": [[path, path] for path in sandbox.SYSTEM_PATHS],
         "proc": False,
         "nice": 0,
+        "trusted": False,
         "cwd": "/",
         "limits": {name: getattr(Limits(), name) for name in Limits.__dataclass_fields__},
     }
@@ -197,6 +219,10 @@ def _running(marker: str) -> bool:
         except OSError:
             continue
     return False
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _eventually(condition, timeout_s: float = 10.0) -> bool:
