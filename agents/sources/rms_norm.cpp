@@ -1,4 +1,4 @@
-/* out = x / sqrt(mean(x^2) + eps) * weight, one row at a time: the row is read, summed while it is in cache, and scaled.
+/* out = x / sqrt(mean(x^2) + eps) * weight, row by row: read and summed once, then scaled while it is in cache.
  *
  * Tensors: x [tokens, hidden], weight [hidden], out [tokens, hidden].
  */
@@ -13,7 +13,9 @@ INLINE void normalise(Vector, const real *x, const real *weight, real *out, int6
         return value * value;
     });
     const float scale = 1.0f / __builtin_sqrtf(squares / float(hidden) + eps);
-    for_row<Vector>(hidden, [&](int64_t i, auto some) INLINED { some.store(out + i, some.load(x + i) * scale * some.load(weight + i)); });
+    for_row<Vector>(hidden, [&](int64_t i, auto some) INLINED {
+        some.store(out + i, some.load(x + i) * scale * some.load(weight + i));
+    });
 }
 
 }  // namespace
@@ -23,8 +25,8 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
     const real *const weight = (const real *)call->inputs[1].data;
     const int64_t hidden = x.shape[1];
     const float eps = float(call->scalars[0]);
-    for_each_row(
-        x.shape[0], hidden,
-        [&](int64_t row, auto vector) INLINED { normalise(vector, input_row(x, row), weight, output_row(out, row), hidden, eps); });
+    for_each_row(x.shape[0], hidden, [&](int64_t row, auto vector) INLINED {
+        normalise(vector, input_row(x, row), weight, output_row(out, row), hidden, eps);
+    });
     return 0;
 }

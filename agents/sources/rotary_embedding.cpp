@@ -1,7 +1,7 @@
 /* out = x * cos + cat(-x2, x1) * sin for queries and keys, where x1 and x2 are the halves of a head.
  *
- * Tensors: q, q_out [tokens, query heads, head dimension], k, k_out [tokens, key heads, head dimension], cos, sin [tokens,
- * head dimension].
+ * Tensors: q, q_out [tokens, query heads, head dimension], k, k_out [tokens, key heads, head dimension],
+ * cos, sin [tokens, head dimension].
  */
 #include "rows.h"
 
@@ -17,7 +17,8 @@ INLINE void rotate_head(Vector, const real *x, const real *cosine, const real *s
 }
 
 template <class Vector>
-INLINE void rotate_heads(Vector vector, const gm_tensor &x, const gm_tensor &out, const real *cosine, const real *sine, int64_t token) {
+INLINE void rotate_heads(
+    Vector vector, const gm_tensor &x, const gm_tensor &out, const real *cosine, const real *sine, int64_t token) {
     const int64_t heads = x.shape[1], size = x.shape[2];
     for (int64_t head = 0; head < heads; head++)
         rotate_head(

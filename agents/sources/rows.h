@@ -88,8 +88,8 @@ INLINE void run_rows(int64_t rows, bool parallel, Body body) {
     }
 }
 
-/* Calls `body(row, Vector)` for every row: on threads where all rows together are worth waking them, and with a Vector that
- * streams where they are too large to stay in cache until somebody reads them.
+/* Calls `body(row, Vector)` for every row: on threads where all rows together are worth waking them, and with a Vector
+ * that streams where they are too large to stay in cache until somebody reads them.
  */
 template <class Body>
 INLINE void for_each_row(int64_t rows, int64_t row_elements, Body body) {
@@ -101,10 +101,14 @@ INLINE void for_each_row(int64_t rows, int64_t row_elements, Body body) {
         run_rows<Whole>(rows, parallel, body);
 }
 
-/* Row `index` of a dense or strided tensor whose rows are its outermost dimension. */
-INLINE const real *input_row(const gm_tensor &tensor, int64_t index) { return (const real *)tensor.data + index * tensor.stride[0]; }
+/* Row `index` of a tensor, along its outermost dimension. */
+INLINE const real *input_row(const gm_tensor &tensor, int64_t index) {
+    return (const real *)tensor.data + index * tensor.stride[0];
+}
 
-INLINE real *output_row(const gm_tensor &tensor, int64_t index) { return (real *)tensor.data + index * tensor.stride[0]; }
+INLINE real *output_row(const gm_tensor &tensor, int64_t index) {
+    return (real *)tensor.data + index * tensor.stride[0];
+}
 
 }  // namespace
 

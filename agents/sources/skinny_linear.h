@@ -98,7 +98,8 @@ template <class Block>
 INLINE void for_tokens(int64_t tokens, Block block) {
     int64_t token = 0;
     for (; token + TOKENS <= tokens; token += TOKENS) block(std::integral_constant<int, TOKENS>{}, token, TOKENS);
-    if (token < tokens) smallest_block(tokens - token, [&](auto size) INLINED { block(size, token, int(tokens - token)); });
+    const int left = int(tokens - token);
+    if (left > 0) smallest_block(left, [&](auto size) INLINED { block(size, token, left); });
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ INLINE void step(floats (&sums)[T][PANEL_VECTORS], const real *w, const real *co
     floats ws[PANEL_VECTORS];
     unroll<PANEL_VECTORS>([&](auto v) INLINED {
         ws[v] = load_chunk(w + v * CHUNK);
-        if (PREFETCH_LINES > 0 && v * CHUNK % LINE == 0) __builtin_prefetch(w + v * CHUNK + PREFETCH_LINES * LINE, 0, 3);
+        if (PREFETCH_LINES > 0 && v * CHUNK % LINE == 0)
+            __builtin_prefetch(w + v * CHUNK + PREFETCH_LINES * LINE, 0, 3);
     });
     unroll<T>([&](auto t) INLINED {
         const floats xs = broadcast(x[t] + k, count);
@@ -36,7 +37,8 @@ INLINE void step(floats (&sums)[T][PANEL_VECTORS], const real *w, const real *co
 
 /* Sums run over K_BLOCK neighbours along K before they are added up: one long chain would round too often. */
 template <int T>
-INLINE void add_block(floats (&totals)[T][PANEL_VECTORS], const real *w, const real *const (&x)[T], int64_t k, int64_t end) {
+INLINE void add_block(
+    floats (&totals)[T][PANEL_VECTORS], const real *w, const real *const (&x)[T], int64_t k, int64_t end) {
     floats sums[T][PANEL_VECTORS] = {};
     w += k * PANEL;
     for (; k + K_UNROLL * GROUP <= end; k += K_UNROLL * GROUP, w += K_UNROLL * GROUP * PANEL)
@@ -66,7 +68,9 @@ INLINE void outer_products(const Problem &p, int64_t panel, int64_t token, int c
 }
 
 void panel_block(const Problem &p, int64_t panel) {
-    for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED { outer_products<size>(p, panel, token, count); });
+    for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED {
+        outer_products<size>(p, panel, token, count);
+    });
 }
 
 }  // namespace
@@ -93,7 +97,8 @@ GM_EXPORT int32_t gm_setup(const gm_call *call, void *packed) {
     for (int64_t panel = 0; panel < panels; panel++)
         for (int64_t i = 0; i < size; i++) {
             const int64_t k = i / (PANEL * GROUP) * GROUP + i % GROUP, row = panel * PANEL + i / GROUP % PANEL;
-            to[panel * size + i] = row < p.out_features && k < p.in_features ? p.weight[row * p.weight_stride + k] : real(0);
+            const bool inside = row < p.out_features && k < p.in_features;
+            to[panel * size + i] = inside ? p.weight[row * p.weight_stride + k] : real(0);
         }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Dot products straight from the engine's layout: ROWS rows of the weight with TOKENS tokens at a time, vectors along K.
+/* Dot products straight from the engine's layout: ROWS rows of the weight with TOKENS tokens at a time, vectors on K.
  * Every weight comes from memory once; later token blocks find the rows in cache. Tokens are copied to a buffer
  * first, interleaved by chunk: with rows a multiple of 4 KiB apart, all of them would share one set of the first cache.
  */
@@ -8,11 +8,11 @@
 
 namespace {
 
-/* Independent sums per dot product, as far as registers allow: few products need them to hide the latency of an addition. */
+/* Independent sums per dot product, as far as registers allow: few products need them to hide the latency of adding. */
 template <int T>
 constexpr int CHAINS = ROWS * T * K_UNROLL <= 24 ? K_UNROLL : 1;
 
-/* Chunk by chunk along K, a block's tokens side by side; zeros past the end of K and for tokens that the block lacks. */
+/* Chunk by chunk along K, a block's tokens side by side; zeros past the end of K and for tokens it lacks. */
 INLINE void interleave(const Problem &p, floats *to) {
     for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED {
         for (int64_t k = 0; k < p.in_features; k += CHUNK)
@@ -30,7 +30,9 @@ INLINE void dot_products(const Problem &p, const floats *x, int64_t row, int64_t
     constexpr int R = ROWS, U = CHAINS<T>;
     floats sums[U][R][T] = {};
     const real *w[R];
-    unroll<R>([&](auto r) INLINED { w[r] = p.weight + (row + r < p.out_features ? row + r : row) * p.weight_stride; });
+    unroll<R>([&](auto r) INLINED {
+        w[r] = p.weight + (row + r < p.out_features ? row + r : row) * p.weight_stride;
+    });
     const int64_t K = p.in_features, ahead = PREFETCH_BLOCKS * R * p.weight_stride;
     int64_t k = 0;
     x += token * ((K + CHUNK - 1) / CHUNK);
@@ -58,12 +60,15 @@ INLINE void dot_products(const Problem &p, const floats *x, int64_t row, int64_t
     unroll<R * T>([&](auto i) INLINED {
         constexpr int r = i / T, t = i % T;
         unroll<U - 1>([&](auto u) INLINED { sums[0][r][t] += sums[u + 1][r][t]; });
-        if (row + r < p.out_features && t < count) store_one(p.out + (token + t) * p.out_features + row + r, sum(sums[0][r][t]));
+        if (row + r < p.out_features && t < count)
+            store_one(p.out + (token + t) * p.out_features + row + r, sum(sums[0][r][t]));
     });
 }
 
 void row_block(const Problem &p, const floats *x, int64_t row) {
-    for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED { dot_products<size>(p, x, row, token, count); });
+    for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED {
+        dot_products<size>(p, x, row, token, count);
+    });
 }
 
 }  // namespace

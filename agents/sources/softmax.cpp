@@ -1,6 +1,7 @@
 /* out = exp(x - max) / sum(exp(x - max)) along each row.
  *
- * Tensors: x, out [rows, columns]. Entries of -inf give 0; a row of nothing else gives NaN, as do rows with NaN or +inf.
+ * Tensors: x, out [rows, columns]. Entries of -inf give 0; a row of nothing else gives NaN, as does a NaN or
+ * +inf anywhere in it.
  */
 #include "exponential.h"
 #include "rows.h"
@@ -51,8 +52,8 @@ INLINE void softmax_of_row(Vector, const real *x, real *out, int64_t columns) {
 GM_EXPORT int32_t gm_run(const gm_call *call) {
     const gm_tensor &x = call->inputs[0], &out = call->outputs[0];
     const int64_t columns = x.shape[1];
-    for_each_row(
-        x.shape[0], columns,
-        [&](int64_t row, auto vector) INLINED { softmax_of_row(vector, input_row(x, row), output_row(out, row), columns); });
+    for_each_row(x.shape[0], columns, [&](int64_t row, auto vector) INLINED {
+        softmax_of_row(vector, input_row(x, row), output_row(out, row), columns);
+    });
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Vectors of LANES floats, and how elements of the operator's dtype become them. Portable: GCC's vector extensions only.
+/* Vectors of LANES floats, and how elements of the operator's dtype become them: GCC's vector extensions only.
  *
  * `real` is the element in memory: float, or the bits of a bfloat16. All arithmetic is in float32.
  */
