@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from prefect import flow
 
 from flows.steps import Step, table_artifact, tracked
-from tasks import object_store, traffic
-from tasks.bench_session import conclude, search_operators
+from tasks import object_store, results, traffic
+from tasks.bench_session import search_operators
 from tasks.compilation import Progress, SearchResult
 from tasks.settings import Settings, from_environment
 
@@ -21,12 +22,19 @@ def compile_steps(
     seed: int = 0,
     only: Sequence[str] = (),
     progress: Progress | None = None,
+    then: Callable[[SearchResult], object] = lambda result: None,
 ) -> SearchResult:
-    """Searches for the newest profile. Killed and started again, it goes on where it was."""
+    """Searches for the newest profile. Killed and started again, it goes on where it was.
+
+    Args:
+        then: what belongs to the turn as well. Drift is measured against this profile only once it has returned.
+    """
     with object_store.opened(settings) as opened:
         profile = step(traffic.latest_profile)(opened.store, settings)
         result = step(search_operators)(settings, profile, budget_s, seed, only, progress)
-        step(conclude)(opened.store, settings, profile, result)
+        step(results.keep)(settings, results.KeptSearch(datetime.now(UTC).isoformat(), profile, result))
+        then(result)
+        step(traffic.mark_compiled)(opened.store, settings, profile)
     return result
 
 

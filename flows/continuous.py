@@ -10,7 +10,7 @@ from flows.capture import capture_steps
 from flows.compile import compile_steps
 from flows.promote import promote_steps
 from flows.steps import Step, tracked
-from tasks.compilation import Progress
+from tasks.compilation import Progress, SearchResult
 from tasks.errors import NoWinnerError
 from tasks.proving import Told
 from tasks.settings import Settings, from_environment
@@ -36,16 +36,31 @@ def continuous_steps(
     progress: Progress | None = None,
     tell: Told = lambda text: None,
 ) -> Turn:
-    """One turn. It costs a capture while traffic is what it was."""
+    """One turn. It costs a capture while traffic is what it was.
+
+    Traffic counts as compiled for once its winners were published, so a turn that was cut off is done again, from the
+    journal.
+    """
     captured = capture_steps(settings, window_h, step)
     if not captured.needs_compile:
         return Turn(False, None, "traffic is what it was compiled for")
     tell("traffic has moved" if captured.drift else "nothing was compiled for this fleet yet")
-    result = compile_steps(settings, step, budget_s=budget_s, progress=progress)
+    turns: list[Turn] = []
+
+    def publish(search: SearchResult) -> None:
+        turns.append(_published(settings, step, channel, search.search_id, tell))
+
+    compile_steps(settings, step, budget_s=budget_s, progress=progress, then=publish)
+    return turns[0]
+
+
+def _published(settings: Settings, step: Step, channel: str, search_id: str, tell: Told) -> Turn:
     try:
-        published, _ = promote_steps(settings, step, channel=channel, search_id=result.search_id, tell=tell)
+        published, artifacts = promote_steps(settings, step, channel=channel, search_id=search_id, tell=tell)
     except NoWinnerError as error:
         return Turn(True, None, str(error))
+    if len(published.declined) == len(artifacts):
+        return Turn(True, None, "; ".join(f"{name} stays: {why}" for name, why in published.declined.items()))
     return Turn(True, published.number, f"generation {published.number} of {channel}")
 
 

@@ -1,14 +1,12 @@
-"""A search as one task: bench, MLflow log and journal opened, all operators searched, the result kept."""
+"""A search as one task: bench, MLflow log and journal opened, all operators searched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-from gristmill.store import ObjectStore
 from kernels.profile import TrafficProfile
 from kernels.roofline import cached_peaks
-from tasks import bench, compilation, results, traffic
+from tasks import bench, compilation
 from tasks.compilation import Progress, SearchResult
 from tasks.mlflow_sink import SearchLog
 from tasks.settings import Settings
@@ -44,9 +42,3 @@ def search_operators(
         )
         log.finish({f"{s.operator}.{s.dtype}": f"{max(s.best_ratios, default=1.0):.3f}" for s in result.operators})
     return result
-
-
-def conclude(store: ObjectStore, settings: Settings, profile: TrafficProfile, result: SearchResult) -> None:
-    """Keeps the result for the promote flow; from now on drift is measured against this profile."""
-    results.keep(settings, results.KeptSearch(datetime.now(UTC).isoformat(), profile, result))
-    traffic.mark_compiled(store, settings, profile)
