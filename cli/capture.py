@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 
+from cli.amount import positive
 from cli.table import compact_table
 from gristmill import records
 from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--window-h", type=float, default=24.0, help="hours of spool to fold, up to now")
+    parser.add_argument("--window-h", type=positive, default=24.0, help="hours of spool to fold, up to now")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

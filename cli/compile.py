@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from cli.amount import positive
 from cli.table import compact_table
 from gristmill import records
 from kernels import catalogue
@@ -12,7 +13,7 @@ from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--budget-s", type=float, default=120.0, help="seconds of search, all operators together")
+    parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search, all operators together")
     parser.add_argument("--seed", type=int, default=0, help="of the agents; another seed is another search")
     parser.add_argument("--operator", action="append", default=[], help="search only this operator (repeatable)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -32,6 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(records.encode(result), indent=2))
         return 0
     rows = search_rows(result)
+    if not rows:
+        print("nothing was searched: every operator already runs at the roofline")
+        return 0
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
     print(f"search {result.search_id}; ./mill promote publishes what is confirmed, ./mill ui shows every run")
     return 0

@@ -6,16 +6,17 @@ import argparse
 import json
 import time
 
+from cli.amount import not_negative, positive
 from gristmill import records
 from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--window-h", type=float, default=24.0, help="hours of spool that a turn looks at")
-    parser.add_argument("--budget-s", type=float, default=120.0, help="seconds of search in a turn that compiles")
+    parser.add_argument("--window-h", type=positive, default=24.0, help="hours of spool that a turn looks at")
+    parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search in a turn that compiles")
     parser.add_argument("--channel", choices=("canary", "stable"), default="canary", help="where to publish")
     parser.add_argument(
-        "--every-s", type=float, default=0.0, help="turn again after so long, until Ctrl-C; 0 turns once"
+        "--every-s", type=not_negative, default=0.0, help="turn again after so long, until Ctrl-C; 0 turns once"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per turn")
 

@@ -102,7 +102,7 @@ def read_workloads(path: Path | None, definition: Definition, dtype: str) -> tup
         return tuple(workload(definition, dtype, **{variable: extent}, **sizes) for extent in COMMON_EXTENTS)
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CandidateFileError(f"{path}: cannot be read as JSON ({error}); expected a list of workloads") from None
     rows = content.get("workloads") if isinstance(content, dict) else content
     if not isinstance(rows, list):

@@ -9,7 +9,7 @@ from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--channel", default="canary", help="canary or stable")
+    parser.add_argument("--channel", choices=("canary", "stable"), default="canary", help="whose state to undo")
     parser.add_argument(
         "--to", type=int, help="number of the state to restore (0: no kernels at all); see registry log"
     )

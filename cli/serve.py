@@ -7,6 +7,7 @@ import itertools
 import json
 from pathlib import Path
 
+from cli.amount import count
 from cli.watch import Watch
 from tasks.settings import from_environment
 
@@ -15,8 +16,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", type=Path, help="Azure CSV or Mooncake JSONL to replay (default: the Azure code trace)"
     )
-    parser.add_argument("--requests", type=int, default=40, help="requests per round of the replay")
-    parser.add_argument("--concurrency", type=int, default=4, help="requests served at a time")
+    parser.add_argument("--requests", type=count, default=40, help="requests per round of the replay")
+    parser.add_argument("--concurrency", type=count, default=4, help="requests served at a time")
     parser.add_argument("--rounds", type=int, default=0, help="rounds to serve; 0 serves until Ctrl-C")
     parser.add_argument("--channel", choices=("canary", "stable"), default="canary", help="what to follow")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")

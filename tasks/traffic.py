@@ -6,8 +6,8 @@ was run for a profile is an object as well: the next capture compares with the n
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 from gristmill import records
 from gristmill.store import ObjectStore, read
@@ -17,6 +17,7 @@ from tasks.errors import NoProfileError
 from tasks.settings import Settings
 
 MAX_SPOOL_FILE_BYTES = 64 << 20
+NS_PER_HOUR = 3600 * 10**9
 PROFILES = "profiles"
 COMPILED = "compiled"
 
@@ -27,7 +28,7 @@ def capture_profile(store: ObjectStore, settings: Settings, window_h: float) -> 
     Raises:
         EmptyProfileError: if no host has sampled anything in the window.
     """
-    since_ns = int((datetime.now(UTC) - timedelta(hours=window_h)).timestamp() * 1e9)
+    since_ns = time.time_ns() - round(window_h * NS_PER_HOUR)
     return fold(_spool_files(store, settings, since_ns))
 
 

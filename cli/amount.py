@@ -1,0 +1,39 @@
+"""Numbers on a command line: what is no number, or makes no sense, is refused before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    number = _number(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
+    return number
+
+
+def not_negative(text: str) -> float:
+    """A finite number from 0 on."""
+    number = _number(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 0 on")
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number from 1 on")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number")
+    return number
