@@ -153,10 +153,12 @@ class Arena:
 
     def poisoned(self, numbers: Tensor) -> list[Tensor]:
         """Per tensor, how many elements of each of those sets still hold poison."""
-        return [
-            (_bits(tensor[numbers]) == POISON[_item_bytes(place)]).flatten(1).sum(1)
-            for tensor, place in zip(self.tensors, self._places, strict=True)
-        ]
+        counts = []
+        for tensor, place in zip(self.tensors, self._places, strict=True):
+            left_SN = (_bits(tensor[numbers]) == POISON[_item_bytes(place)]).flatten(1)
+            # Counting is slow, and seldom needed.
+            counts.append(left_SN.sum(1) if bool(left_SN.any()) else torch.zeros(len(numbers), dtype=torch.int64))
+        return counts
 
     def spilled(self, numbers: Tensor) -> list[Tensor]:
         """Per tensor, which of those sets had bytes written around them."""

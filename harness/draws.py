@@ -114,8 +114,8 @@ def _splice(base: Tensor, count: int, generator: Generator) -> Tensor:
     flat = base.reshape(bases, elements)
     first = torch.randint(0, bases, (count,), generator=generator)
     second = (first + torch.randint(1, bases, (count,), generator=generator)) % bases
-    cuts = torch.randint(0, elements, (count, 1), generator=generator)
-    heads = torch.arange(elements)[None] < cuts
+    cuts = torch.randint(0, elements, (count, 1), generator=generator, dtype=torch.int32)
+    heads = torch.arange(elements, dtype=torch.int32)[None] < cuts
     return torch.where(heads, flat[first], flat[second]).reshape(count, *base.shape[1:])
 
 

@@ -257,6 +257,16 @@ def test_packed_memory_cannot_carry_answers(judge, cpp, source):
     assert judge.judge(cpp("skinny_linear", text, needs_setup=True), shapes, edges=False).status is Status.CRASHED
 
 
+@pytest.mark.parametrize("size", ["-1", "1ll << 50"])
+def test_packed_sizes_that_cannot_be(judge, cpp, source, size):
+    text = source("skinny_linear_packed").replace(
+        "return c->inputs[1].shape[0]*c->inputs[1].shape[1]*4", f"return {size}"
+    )
+    shapes = [workload(catalogue.operator("skinny_linear"), "float32", tokens=2, in_features=64, out_features=96)]
+    verdict = judge.judge(cpp("skinny_linear", text, needs_setup=True), shapes, edges=False)
+    assert verdict.status is Status.INCORRECT and "gm_packed_bytes" in verdict.reason
+
+
 NOT_KERNELS = {
     "no gm_run": ("int main() { return 0; }", Status.REJECTED, "gm_run"),
     "only in a comment": ("// gm_run\nint x;", Status.REJECTED, "gm_run"),

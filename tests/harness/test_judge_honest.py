@@ -126,3 +126,42 @@ def test_a_seed_repeats_a_judgement(judge, cpp, source, rms_norm_workloads):
     third = judge.judge(cpp("rms_norm", text), rms_norm_workloads, seed=18)
     assert first.seed == second.seed == 17
     assert first.mismatches == second.mismatches != third.mismatches
+
+
+def test_bfloat16(judge, cpp):
+    text = """
+#include <cmath>
+#include "gristmill_kernel.h"
+static float widen(uint16_t bits) {
+  uint32_t wide = uint32_t(bits) << 16;
+  float f;
+  __builtin_memcpy(&f, &wide, 4);
+  return f;
+}
+static uint16_t narrow(float f) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &f, 4);
+  return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+}
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  const gm_tensor &x = call->inputs[0], &out = call->outputs[0];
+  const int64_t hidden = x.shape[1];
+  const uint16_t *weight = (const uint16_t *)call->inputs[1].data;
+  for (int64_t t = 0; t < x.shape[0]; t++) {
+    const uint16_t *in = (const uint16_t *)x.data + t * x.stride[0];
+    uint16_t *to = (uint16_t *)out.data + t * hidden;
+    float sum = 0;
+    for (int64_t h = 0; h < hidden; h++) sum += widen(in[h]) * widen(in[h]);
+    const float scale = 1 / std::sqrt(sum / hidden + (float)call->scalars[0]);
+    for (int64_t h = 0; h < hidden; h++) to[h] = ROUND(widen(in[h]) * scale * widen(weight[h]));
+  }
+  return 0;
+}
+"""
+    definition = catalogue.operator("rms_norm")
+    workloads = [workload(definition, "bfloat16", tokens=5, hidden=256)]
+    for rounding, statuses in {"narrow": RIGHT, "0xFFF0 & narrow": (Status.INCORRECT,)}.items():
+        candidate = cpp("rms_norm", text.replace("ROUND", rounding))
+        candidate = replace(candidate, domain=Domain("rms_norm", "bfloat16"))
+        verdict = judge.judge(candidate, workloads)
+        assert verdict.status in statuses, verdict.reason

@@ -1,5 +1,5 @@
 #include "gristmill_kernel.h"
-#include <cmath>
+
 GM_EXPORT int32_t gm_run(const gm_call *c) {
   const gm_tensor &x = c->inputs[0], &w = c->inputs[1], &o = c->outputs[0];
   const int64_t T = x.shape[0], H = x.shape[1];
@@ -12,7 +12,7 @@ GM_EXPORT int32_t gm_run(const gm_call *c) {
     float s = 0;
     #pragma omp simd reduction(+:s)
     for (int64_t i = 0; i < H; i++) s += X[i]*X[i];
-    const float r = 1.0f/std::sqrt(s/H + eps);
+    const float r = 1.0f/__builtin_sqrtf(s/H + eps);
     #pragma omp simd
     for (int64_t i = 0; i < H; i++) O[i] = X[i]*r*W[i];
   }
