@@ -50,6 +50,14 @@ class SwapEvent:
     entries: int
 
 
+@dataclass(frozen=True)
+class Served:
+    """What one kernel did."""
+
+    hits: int
+    mismatches: int
+
+
 @dataclass
 class _Loaded:
     """A generation with everything it needs to serve."""
@@ -86,7 +94,7 @@ class Dispatcher:
         self._by_key: dict[object, Site] = {}
         self._loaded = _Loaded(generations.empty(channel, hardware))
         self._staged: _Loaded | None = None
-        self._retired_hits: dict[str, int] = {}
+        self._retired: dict[tuple[str, str], Served] = {}
         self._enabled = True
         self._lock = threading.RLock()
 
@@ -156,7 +164,7 @@ class Dispatcher:
         with self._lock:
             staged, self._staged = self._staged, None
             previous = self._loaded.generation.number
-            self._retired_hits = self.hits()
+            self._retired = self.served()
             self._loaded = staged
             self._publish()
         return SwapEvent(staged.generation.number, previous, len(staged.states))
@@ -170,21 +178,33 @@ class Dispatcher:
             "kill": self._kill_text,
             "packed_bytes": loaded.pool.size_bytes,
             "entries": [_entry_status(state) for state in loaded.states.values()],
-            "fallbacks": self._fallbacks(),
+            "fallbacks": self.fallbacks(),
             "refusals": [vars(refusal) for refusal in self.refusals],
         }
 
-    def hits(self) -> dict[str, int]:
-        """Calls served per candidate since the process started; never falls."""
-        totals = dict(self._retired_hits)
+    def served(self) -> dict[tuple[str, str], Served]:
+        """Counters per table name and candidate since the process started; they never fall."""
+        totals = dict(self._retired)
         for state in list(self._loaded.states.values()):
-            totals[state.entry.candidate] = totals.get(state.entry.candidate, 0) + state.hits
+            domain = state.entry.domain
+            key = (f"{domain.operator}.{domain.dtype}", state.entry.candidate)
+            before = totals.get(key, Served(0, 0))
+            totals[key] = Served(before.hits + state.hits, before.mismatches + state.mismatches)
         return totals
 
-    def _fallbacks(self) -> dict[str, int]:
+    def hits(self) -> dict[str, int]:
+        """Calls served per candidate since the process started."""
+        totals: dict[str, int] = {}
+        for (_, candidate), served in self.served().items():
+            totals[candidate] = totals.get(candidate, 0) + served.hits
+        return totals
+
+    def fallbacks(self) -> dict[str, int]:
+        """Calls per table name that a table covered by operator, but the engine's own kernel served."""
         totals: dict[str, int] = {}
         for site in self.sites:
-            totals[site.operator] = totals.get(site.operator, 0) + site.fallbacks
+            name = f"{site.operator}.{site.dtype}"
+            totals[name] = totals.get(name, 0) + site.fallbacks
         return totals
 
     def _read_kill_switch(self, text: str) -> None:

@@ -5,8 +5,10 @@ The engine calls `boundary` between its steps; everything slow happens on the ho
 
 from __future__ import annotations
 
+import math
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,7 +44,8 @@ class Host:
     """One engine process's link to its channel.
 
     `emit` is called from both the host's thread and the engine's. A channel that fails is reported once per distinct
-    reason, and the last good generation goes on serving.
+    reason, and the last good generation goes on serving. `report` is called after a swap and every `report_s`, on the
+    host's thread; it may raise what a store raises.
     """
 
     def __init__(
@@ -51,11 +54,17 @@ class Host:
         dispatcher: Dispatcher,
         emit: Callable[[HostEvent], None],
         interval_s: float = 15.0,
+        report: Callable[[], None] | None = None,
+        report_s: float = 15.0,
     ) -> None:
         self._channel = channel
         self._dispatcher = dispatcher
         self._emit = emit
         self._interval_s = interval_s
+        self._report = report
+        self._report_s = report_s
+        self._reported_at_s = -math.inf
+        self._reported_generation = -1
         self._last_problem = ""
         self._served: list[frozenset[str]] = [_candidates(dispatcher.generation)]
         self._stopped = threading.Event()
@@ -83,7 +92,15 @@ class Host:
     def poll_once(self) -> None:
         """One look at the channel; a generation that passes its smoke tests is staged."""
         if not self._dispatcher.kill.sampling:
-            self._guard(lambda: self._stage(self._channel.poll()))
+            self._guard(self._poll)
+
+    def _poll(self) -> None:
+        self._stage(self._channel.poll())
+        number, now_s = self._dispatcher.generation.number, time.monotonic()
+        due = number != self._reported_generation or now_s - self._reported_at_s >= self._report_s
+        if self._report is not None and due:
+            self._report()
+            self._reported_generation, self._reported_at_s = number, now_s
 
     def boundary(self) -> HostEvent | None:
         """To be called by the engine between steps; swaps in what is staged."""

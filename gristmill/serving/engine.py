@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from gristmill.serving.protocol import Command, LineWriter, PairedCommand, Plain
 from gristmill.serving.replay import ReplayHooks, serve
 from gristmill.serving.settings import EngineSettings
 from gristmill.spool import Identity, Spool
+from gristmill.status_report import StatusReport, report
 from gristmill.traces import Request
+
+REPORTED_REFUSALS = 20
 
 IDLE_S = 0.05
 """How often an idle engine passes a step boundary."""
@@ -154,8 +158,9 @@ class Engine:
         from gristmill.pull import Puller
 
         settings = self._settings
+        object_store = settings.object_store(os.environ)
         puller = Puller(
-            settings.object_store(os.environ),
+            object_store,
             settings.trusted_root(),
             settings.fleet,
             settings.model,
@@ -163,7 +168,28 @@ class Engine:
             settings.channel,
             Path(settings.cache_dir),
         )
-        return Host(puller, self.dispatcher, self._tell, settings.poll_s)
+
+        def tell_registry() -> None:
+            report(object_store, puller.channel, self._status_report(puller.cache.host_id()))
+
+        return Host(puller, self.dispatcher, self._tell, settings.poll_s, tell_registry)
+
+    def _status_report(self, host_id: str) -> StatusReport:
+        hits: dict[str, int] = {}
+        mismatches: dict[str, int] = {}
+        for (table, _), served in self.dispatcher.served().items():
+            hits[table] = hits.get(table, 0) + served.hits
+            mismatches[table] = mismatches.get(table, 0) + served.mismatches
+        return StatusReport(
+            host=host_id,
+            channel=self._settings.channel,
+            generation=self.dispatcher.generation.number,
+            hits=hits,
+            fallbacks=self.dispatcher.fallbacks(),
+            mismatches=mismatches,
+            refusals=tuple(refusal.reason for refusal in self.dispatcher.refusals[-REPORTED_REFUSALS:]),
+            created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
 
     def _tell(self, event: HostEvent) -> None:
         self._writer.write(event.kind, generation=event.generation, **event.detail)

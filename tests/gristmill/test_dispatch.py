@@ -82,7 +82,7 @@ def test_hits_inside_fallbacks_outside(make_entry: MakeEntry, make_generation: M
         engine.norm(tokens)
     assert engine.entry["hits"] == 2
     assert engine.own_calls == 3
-    assert engine.dispatcher.status()["fallbacks"] == {"rms_norm": 3}
+    assert engine.dispatcher.status()["fallbacks"] == {"rms_norm.float32": 3}
 
 
 def test_constant_axes_select(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:

@@ -128,3 +128,23 @@ def test_the_thread_starts_offline_and_stops(
 def test_off_means_no_polls(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
     dispatcher = Dispatcher(environ={"GRISTMILL_KILL": "off"})
     assert run(dispatcher, ScriptedChannel(make_generation(1, make_entry("rms_norm", 1, 8))), 1) == []
+
+
+def test_reports_after_a_swap_and_survives_a_store_that_refuses_them(
+    dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    events: list[HostEvent] = []
+    reported: list[int] = []
+
+    def report() -> None:
+        reported.append(dispatcher.generation.number)
+        if len(reported) == 1:
+            raise StoreUnreachableError("away")
+
+    channel = ScriptedChannel(make_generation(1, make_entry("rms_norm", 1, 8)))
+    host = Host(channel, dispatcher, events.append, report=report, report_s=1e9)
+    for _ in range(4):
+        host.poll_once()
+        host.boundary()
+    assert reported == [0, 1]
+    assert [e.kind for e in events] == ["staged", "poll_failed", "swap"]

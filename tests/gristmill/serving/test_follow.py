@@ -17,6 +17,7 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.domain import AxisRange, Domain
 from gristmill.hardware import local_cpu
 from gristmill.kernel_table import Artifact, FileRef, KernelTable, TableEntry
+from gristmill.status_report import read_reports
 from gristmill.trust import Channel
 from registry.keys import create_keys
 from registry.promotion import Decision
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CHANNEL = Channel("canary", "demo", "reference", local_cpu().key)
 SHAPE = "--layers=2 --hidden=64 --intermediate=96 --query-heads=4 --key-heads=2 --head-dim=16 --vocabulary=128"
 FLAGS = ("--threads=1", "--channel=canary", "--poll-s=0.1")
-LIMIT_S = 180
+LIMIT_S = 90
 
 
 class Follower:
@@ -130,6 +131,10 @@ def test_promotion_refusal_and_rollback_while_serving(follower: Follower, compil
     assert (rolled := follower.until("swap", "rollback", "refusal"))["event"] == "rollback", rolled
     follower.until("progress")
     assert follower.hits()[first] > 0
+
+    reports = read_reports(follower.store, CHANNEL)
+    assert [(len(r.refusals), r.mismatches) for r in reports] == [(1, {"rms_norm.float32": 0})]
+    assert reports[0].hits["rms_norm.float32"] > 0
 
     roll_back(follower.store, follower.keyring, CHANNEL, to=0)
     assert follower.until("swap", "rollback")["event"] == "rollback"
