@@ -286,6 +286,8 @@ class Judge:
         """New base draws when a seed is asked for, or when enough candidates have been judged on the old ones."""
         self._repeatable = seed is not None
         self._draws_uses += 1
+        if seed is not None and seed == self._seed:
+            return  # the same draws again
         if seed is not None or self._draws_uses > self.policy.draws_uses:
             self._draws.clear()
             self._draws_uses = 1
