@@ -20,6 +20,7 @@ from types import TracebackType
 
 import torch
 
+from gristmill import records
 from gristmill.workload import Workload
 from harness import lease, scheduling, static_rules, timing
 from harness.arena import Arena, Layout, SharedFile, lay_out
@@ -277,18 +278,20 @@ class Judge:
                 kept -= self._draws.popitem(last=False)[1].size_bytes
             first = definition.regimes[0]
             traffic = self._source(definition, workload, first) if regime != first else None
-            number = int.from_bytes(f"{key}".encode()[:6], "big")
-            self._draws[key] = Draws(definition, workload, regime, (self._seed ^ number) & (2**62 - 1), traffic)
+            seed = int(records.digest([self._seed, *key])[:15], 16)
+            self._draws[key] = Draws(definition, workload, regime, seed, traffic)
         self._draws.move_to_end(key)
         return self._draws[key]
 
     def _turn_page(self, seed: int | None) -> None:
         """New base draws when a seed is asked for, or when enough candidates have been judged on the old ones."""
-        self._repeatable = seed is not None
+        known, self._repeatable = self._repeatable, seed is not None
         self._draws_uses += 1
-        if seed is not None and seed == self._seed:
-            return  # the same draws again
-        if seed is not None or self._draws_uses > self.policy.draws_uses:
+        if seed is not None:
+            stale = seed != self._seed
+        else:
+            stale = known or self._draws_uses > self.policy.draws_uses
+        if stale:
             self._draws.clear()
             self._draws_uses = 1
             self._seed = secrets.randbits(48) if seed is None else seed

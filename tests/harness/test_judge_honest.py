@@ -126,6 +126,7 @@ def test_a_seed_repeats_a_judgement(judge, cpp, source, rms_norm_workloads):
     third = judge.judge(cpp("rms_norm", text), rms_norm_workloads, seed=18)
     assert first.seed == second.seed == 17
     assert first.mismatches == second.mismatches != third.mismatches
+    assert judge.judge(cpp("rms_norm", text), rms_norm_workloads).seed not in (17, 18), "a known seed is not used on"
 
 
 def test_bfloat16(judge, cpp):
