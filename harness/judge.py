@@ -287,11 +287,8 @@ class Judge:
         """New base draws when a seed is asked for, or when enough candidates have been judged on the old ones."""
         known, self._repeatable = self._repeatable, seed is not None
         self._draws_uses += 1
-        if seed is not None:
-            stale = seed != self._seed
-        else:
-            stale = known or self._draws_uses > self.policy.draws_uses
-        if stale:
+        worn = known or self._draws_uses > self.policy.draws_uses
+        if worn if seed is None else seed != self._seed:
             self._draws.clear()
             self._draws_uses = 1
             self._seed = secrets.randbits(48) if seed is None else seed
