@@ -26,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from flows.demo import DemoSettings, read_requests, serving_flags
+    from registry.doctor import require_conditional_puts
     from registry.repository import Repository
     from tasks import object_store, promotion
     from tasks.serving_client import ServingProcess
@@ -36,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     name, requests = read_requests(demo, seed=0)
     with object_store.opened(settings) as opened:
+        require_conditional_puts(opened.store)
         Repository(opened.store, promotion.keyring_of(settings)).initialise()
         log = settings.home / "logs" / "serve.log"
 
