@@ -41,7 +41,7 @@ def promote_steps(
     artifacts, files = proving.artifacts_of(proofs, settings, tell)
     with object_store.opened(settings) as opened:
         published = step(promotion.publish_artifacts)(
-            opened.store, settings, channel, artifacts, files, f"search {search.result.search_id}"
+            opened.store, settings, channel, artifacts, files, search.profile, f"search {search.result.search_id}"
         )
     return published, artifacts
 

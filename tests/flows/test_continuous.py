@@ -91,6 +91,7 @@ def test_a_turn_compiles_once_and_rests_until_traffic_moves(mill: Mill) -> None:
     mill.traffic = LARGE
     moved = mill.turn()
     assert moved.compiled and mill.searches == 2 and "traffic has moved" in mill.told
+    assert moved.generation is not None and moved.generation > first.generation, "kernels for the new traffic"
     assert not mill.turn().compiled
 
 

@@ -138,7 +138,7 @@ class TestPublish:
         chosen, store = world
         proof = prove(FormulaBench(lambda c, w: ratio), profile(workload), [candidate(int(ratio * 10))])
         artifact, files = form_artifact(proof, chosen, ENVIRONMENT)
-        return artifact, publish_artifacts(store, chosen, "canary", [artifact], files, "search abc")
+        return artifact, publish_artifacts(store, chosen, "canary", [artifact], files, profile(workload), "search abc")
 
     def puller(self, world, tmp_path: Path) -> Puller:
         chosen, store = world
@@ -160,6 +160,22 @@ class TestPublish:
         assert "rms_norm.float32" in worse.declined
         _, better = self.publish(world, 2.5)
         assert better.number > first.number and not better.declined
+
+    def test_after_a_drift_the_gain_on_todays_traffic_counts(self, world) -> None:
+        """The current table gains more, but where nobody calls any more."""
+        _, first = self.publish(world, 2.5)
+        _, moved = self.publish(world, 1.5, rms_norm(512))
+        assert moved.number > first.number and not moved.declined
+
+    def test_todays_traffic_is_no_excuse_for_a_slower_kernel(self, world, tmp_path: Path) -> None:
+        artifact, _ = self.publish(world, 2.5)
+        slower, published = self.publish(world, 1.5)
+        assert published.declined
+        today = profile(ONE)
+        assert not promotion.decide_for(today, slower.table, artifact.table).promote
+        assert promotion.decide_for(today, artifact.table, slower.table).promote
+        assert not promotion.decide_for(today, artifact.table, artifact.table).promote
+        assert not promotion.decide_for(today, replace(slower.table, entries=()), artifact.table).promote
 
     def test_keys_are_made_once_and_are_private(self, tmp_path: Path) -> None:
         chosen = replace(settings(tmp_path), home=tmp_path)
