@@ -9,6 +9,7 @@ import math
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,7 +77,12 @@ class Host:
         def loop() -> None:
             self._guard(lambda: self._stage(self._channel.last_good()))
             while True:
-                self.poll_once()
+                try:
+                    self.poll_once()
+                except Exception as error:
+                    # A bug must not end the polling: this host would serve an old generation for ever, and silently.
+                    traceback.print_exc()
+                    self._tell_problem(f"{type(error).__name__}: {error} (a bug; its traceback is on standard error)")
                 if self._stopped.wait(self._interval_s * random.uniform(0.9, 1.1)):
                     return
 
@@ -129,10 +135,12 @@ class Host:
             work()
             self._last_problem = ""
         except (GristmillError, OSError) as error:
-            problem = str(error)
-            if problem != self._last_problem:
-                self._last_problem = problem
-                self._emit(HostEvent("poll_failed", self._dispatcher.generation.number, {"reason": problem}))
+            self._tell_problem(str(error))
+
+    def _tell_problem(self, problem: str) -> None:
+        if problem != self._last_problem:
+            self._last_problem = problem
+            self._emit(HostEvent("poll_failed", self._dispatcher.generation.number, {"reason": problem}))
 
 
 def _candidates(generation: Generation) -> frozenset[str]:

@@ -110,6 +110,17 @@ def test_a_bug_in_the_channel_is_not_swallowed(dispatcher: Dispatcher) -> None:
         run(dispatcher, ScriptedChannel(ZeroDivisionError()), 1)
 
 
+def test_a_bug_is_told_and_does_not_end_the_polling(dispatcher: Dispatcher) -> None:
+    channel = ScriptedChannel(ZeroDivisionError("oops"))
+    events: list[HostEvent] = []
+    host = Host(channel, dispatcher, events.append, interval_s=0.01)
+    host.start()
+    assert channel.exhausted.wait(10)
+    host.stop()
+    assert [event.kind for event in events] == ["poll_failed"]
+    assert "ZeroDivisionError: oops" in events[0].detail["reason"]
+
+
 def test_the_thread_starts_offline_and_stops(
     dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
 ) -> None:

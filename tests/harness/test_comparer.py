@@ -32,10 +32,10 @@ def behaviour(module) -> list[object]:
     near = expected(values)
     cases = [
         (values, near),
-        ([*values[:7], 6.0 * (1 + 4 * ulp)], near),
-        ([*values[:7], 6.0 * (1 + 7 * ulp)], near),
-        ([*values[:7], 6.0 * (1 - 7 * ulp)], near),
-        ([value * (1 + 3 * ulp) for value in values], near),
+        ([*values[:7], 6.0 * (1 + 6 * ulp)], near),
+        ([*values[:7], 6.0 * (1 + 11 * ulp)], near),
+        ([*values[:7], 6.0 * (1 - 11 * ulp)], near),
+        ([value * (1 + 6.6 * ulp) for value in values], near),
         ([value * (1 + ulp) for value in values], near),
         ([float("nan"), *values[1:]], near),
         ([float("inf"), *values[1:]], expected([float("inf"), *values[1:]])),
