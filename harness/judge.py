@@ -26,7 +26,7 @@ from harness import lease, scheduling, static_rules, timing
 from harness.arena import Arena, Layout, SharedFile, lay_out
 from harness.builder import Build, Builder, BuildPool
 from harness.decision import decide, workload_evidence
-from harness.draws import Draws
+from harness.draws import Draws, WeightBank
 from harness.errors import BaselineError, FlagError
 from harness.policy import JudgePolicy
 from harness.runners import Runners
@@ -68,6 +68,7 @@ class Judge:
         self._draws: OrderedDict[tuple[str, str], Draws] = OrderedDict()
         self._draws_uses = 0
         self._seed = secrets.randbits(48)
+        self._bank = WeightBank(self._seed)
         self._repeatable = False
 
     def __enter__(self) -> Judge:
@@ -279,7 +280,7 @@ class Judge:
             first = definition.regimes[0]
             traffic = self._source(definition, workload, first) if regime != first else None
             seed = int(records.digest([self._seed, *key])[:15], 16)
-            self._draws[key] = Draws(definition, workload, regime, seed, traffic)
+            self._draws[key] = Draws(definition, workload, regime, seed, traffic, self._bank)
         self._draws.move_to_end(key)
         return self._draws[key]
 
@@ -292,6 +293,7 @@ class Judge:
             self._draws.clear()
             self._draws_uses = 1
             self._seed = secrets.randbits(48) if seed is None else seed
+            self._bank = WeightBank(self._seed)
 
     def _build(self, candidate: Candidate) -> Build:
         if candidate.language is not Language.CPP:

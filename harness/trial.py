@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor
@@ -22,6 +23,8 @@ from kernels.definition import Definition
 from kernels.verdict import Mismatch, Status
 
 CHECKED_SETS = 2
+CHECKED_ELEMENTS = 1 << 22
+"""Of the weights, in the thorough check of each workload in traffic values; of larger ones a random part."""
 CHEAP_WEIGHT_BYTES = 1 << 20
 """Weights of all sets of a batch up to this size get new values with every batch."""
 UNWRITTEN = "unwritten"
@@ -75,13 +78,15 @@ class Trial:
         self.outputs.poison(numbers)
         return self.session.run(numbers.tolist(), self._policy.deadline_s)
 
-    def inspect(self, source: Draws, numbers: Tensor, recomputed: Tensor) -> Finding | None:
-        """What is wrong with the outputs of those sets; the recomputed ones are compared with float64."""
+    def inspect(self, source: Draws, numbers: Tensor, recomputed: Tensor, elements: int) -> Finding | None:
+        """What is wrong with the outputs of those sets; the recomputed ones are compared with float64, where the
+        weights are larger than `elements` on a part of them that is chosen now.
+        """
         poisoned = self.outputs.poisoned(numbers)
         whole = [_elements(tensor.shape[1:]) for tensor in self.outputs.tensors]
         untouched = self._unwritten([left_S == size for left_S, size in zip(poisoned, whole, strict=True)], "all")
         incomplete = self._unwritten([left_S > 0 for left_S in poisoned], "part")
-        return untouched or self._spilled(numbers) or self._compare(source, recomputed) or incomplete
+        return untouched or self._spilled(numbers) or self._compare(source, recomputed, elements) or incomplete
 
     def _unwritten(self, flags: list[Tensor], extent: str) -> Finding | None:
         for spec, flags_S in zip(self.definition.outputs, flags, strict=True):
@@ -98,17 +103,18 @@ class Trial:
                 return Finding(Status.INCORRECT, f"{self.label}: wrote outside of {spec.name}")
         return None
 
-    def _compare(self, source: Draws, numbers: Tensor) -> Finding | None:
-        expected = source.expected(draws.gather(self.inputs, numbers))
+    def _compare(self, source: Draws, numbers: Tensor, elements: int) -> Finding | None:
+        part = draws.choose_part(self.definition, self.layout.workload, elements, self._generator)
+        expected = source.expected(part.of_inputs(self.inputs.tensors, numbers))
+        outputs = part.of_outputs(self.outputs.tensors, numbers)
         mismatches: list[Mismatch] = []
-        for spec, found, wanted, facts in zip(
-            self.definition.outputs, draws.gather(self.outputs, numbers), expected, source.facts, strict=True
-        ):
+        for spec, found, wanted, facts in zip(self.definition.outputs, outputs, expected, source.facts, strict=True):
             mismatch = comparer.compare(
                 found, wanted, facts, workload=self.label, output=spec.name, factor=self._policy.error_factor
             )
             if mismatch is not None:
-                mismatches.append(mismatch)
+                index = part.whole_index(spec.dims, mismatch.worst_index)
+                mismatches.append(replace(mismatch, worst_index=index))
         if not mismatches:
             return None
         return Finding(Status.INCORRECT, describe(mismatches[0], source.regime), tuple(mismatches))
@@ -123,11 +129,12 @@ class Trial:
         first = both[:1]
         self.refresh(source, both, weights=True)
         self.run(both)
-        _raise(self.inspect(source, both, both))
+        thorough = source.regime == self.definition.regimes[0]
+        _raise(self.inspect(source, both, both, CHECKED_ELEMENTS if thorough else int(self._policy.verified_work)))
         before = [bits(tensor) for tensor in self.outputs.tensors]
         self.refresh(source, first, weights=bool(draws.weights(self.layout)))
         self.run(first)
-        finding = self.inspect(source, first, first)
+        finding = self.inspect(source, first, first, int(self._policy.verified_work))
         after = [bits(tensor) for tensor in self.outputs.tensors]
         if finding is not None:
             if all(bool((a[0] == b[0]).all()) for a, b in zip(after, before, strict=True)):
@@ -229,7 +236,7 @@ class _Pairs:
             chosen = torch.tensor(self._rng.sample(numbers.tolist(), self._recomputed))
         else:
             chosen = numbers
-        finding = self._trial.inspect(self._source, numbers, chosen)
+        finding = self._trial.inspect(self._source, numbers, chosen, int(self._policy.verified_work))
         if finding is not None:
             raise Finding(
                 Status.CHEATED if UNWRITTEN in finding.reason else finding.status,

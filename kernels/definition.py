@@ -86,3 +86,8 @@ class Definition:
     """`(axes, item_bytes) -> Cost`."""
     edge_axes: Sequence[Mapping[str, int]]
     """Small, odd, prime and one-past-a-vector sizes at which every candidate whose domain admits them is checked."""
+    independent_axis: str = ""
+    """A model-fixed axis along which outputs are independent: a part of it can be recomputed from the same part of the
+    weights. Every weight has it, no activation does, and weights are drawn alike in every regime. Empty if there is
+    none.
+    """

@@ -67,6 +67,7 @@ DEFINITION = Definition(
     outputs=(TensorSpec("out_TN", ("tokens", "out_features")),),
     scalars=(),
     constant_axes=("in_features", "out_features"),
+    independent_axis="out_features",
     reference=reference,
     baselines={"eager": eager},
     error_scale=error_scale,

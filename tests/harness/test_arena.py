@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload
 from harness import arena as arena_module
 from harness.arena import PAGE, Arena, SharedFile, lay_out
-from harness.draws import Draws, activations, gather, weights
+from harness.draws import Draws, Part, activations, weights
 from harness.errors import HostFaultError
 from kernels import catalogue
 from kernels.inputs import workload
@@ -127,9 +127,9 @@ def test_no_two_fills_are_alike_and_weights_stay_unless_asked(file):
     source = Draws(definition, made, "traffic", seed=3)
     generator, everything = torch.Generator().manual_seed(0), torch.arange(layout.sets)
     source.fill(inputs, everything, [*activations(layout), *weights(layout)], generator)
-    first_x, first_weight = gather(inputs, everything)
+    first_x, first_weight = Part(definition).of_inputs(inputs.tensors, everything)
     source.fill(inputs, everything, activations(layout), generator)
-    second_x, second_weight = gather(inputs, everything)
+    second_x, second_weight = Part(definition).of_inputs(inputs.tensors, everything)
     assert torch.equal(first_weight, second_weight)
     assert all(not torch.equal(a, b) for a, b in zip(first_x, second_x, strict=True))
     assert len({tuple(x.flatten().tolist()) for x in (*first_x, *second_x)}) == 2 * layout.sets
