@@ -17,7 +17,7 @@ from kernels.profile import RankedOperator, TrafficProfile, rank, split_budget
 from kernels.roofline import Peaks
 from tasks.errors import NoProfileError
 from tasks.journal import Journal
-from tasks.search_scope import representative
+from tasks.search_scope import SEARCH, representative
 from tasks.search_session import Bench, SearchSession, Trial, TrialLog
 from tasks.settings import Settings
 
@@ -112,7 +112,7 @@ def run_searches(
     searched: list[OperatorSearch] = []
     step = 0
     for (operator, dtype), seconds in split_budget(chosen, budget_s, MINIMUM_S).items():
-        workloads = representative(profile.of(operator, dtype))
+        workloads = representative(profile.of(operator, dtype), SEARCH)
         brief = _brief(operator, dtype, workloads, peaks)
         agents = pattern_agents(brief, seed)
         session = SearchSession(bench, agents, brief, journal, log, first_step=step)

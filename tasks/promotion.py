@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,12 +30,13 @@ from registry.promotion import DEFAULT_POLICY, Decision, Judged, decide_table, f
 from registry.publication import Published, publish
 from tasks.errors import NoWinnerError
 from tasks.journal import JournalEntry
-from tasks.search_scope import representative
+from tasks.search_scope import PROOF, representative
 from tasks.settings import Settings
 
-PROMOTION_LIMIT = 40
-"""Captured workloads per operator that a winner is judged on again: far more than it was searched on."""
 HELD_OUT_LIMIT = 8
+"""Unseen workloads per operator in a second judgement."""
+NEAR_BEST = 0.93
+"""Share of the best lower bound on a workload from which a candidate will do for it."""
 
 
 class ProofBench(Protocol):
@@ -57,30 +59,59 @@ class Proof:
 
 
 def winners(entries: Iterable[JournalEntry]) -> dict[tuple[str, str], tuple[Candidate, ...]]:
-    """Per operator and dtype the candidates that lead on at least one workload, by the lower bound of their ratio."""
-    leads: dict[tuple[str, str], dict[str, tuple[float, Candidate]]] = {}
+    """Per operator and dtype the fewest candidates that are about the best wherever any of them is faster.
+
+    About means `NEAR_BEST` of the best lower bound: every further kernel costs a second judgement, and memory
+    for its packed weights on every host. Chosen greedily by the time they would serve.
+    """
+    bounds: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    candidates: dict[str, Candidate] = {}
+    weights: dict[str, int] = {}
     for entry in entries:
         if not entry.verdict.won:
             continue
-        key = (entry.candidate.operator, entry.candidate.domain.dtype)
-        best = leads.setdefault(key, {})
+        candidate = entry.candidate
+        candidates[candidate.digest] = candidate
+        by_workload = bounds.setdefault((candidate.operator, candidate.domain.dtype), {})
         for timing in entry.verdict.timings:
-            found = best.get(timing.workload.digest)
-            if timing.ratio_low > 1 and (found is None or timing.ratio_low > found[0]):
-                best[timing.workload.digest] = (timing.ratio_low, entry.candidate)
+            if timing.ratio_low > 1:
+                by_workload.setdefault(timing.workload.digest, {})[candidate.digest] = timing.ratio_low
+                weights[timing.workload.digest] = max(1, timing.workload.time_ns)
     return {
-        key: tuple({candidate.digest: candidate for _, candidate in best.values()}.values())
-        for key, best in leads.items()
-        if best
+        key: tuple(candidates[digest] for digest in _cover(by_workload, weights, candidates))
+        for key, by_workload in bounds.items()
+        if by_workload
     }
+
+
+def _cover(
+    bounds: Mapping[str, Mapping[str, float]], weights: Mapping[str, int], candidates: Mapping[str, Candidate]
+) -> list[str]:
+    """Greedy set cover: the candidate that is near the best for the most time, until every workload has one."""
+    near = {
+        workload: {digest for digest, low in lows.items() if low >= NEAR_BEST * max(lows.values())}
+        for workload, lows in bounds.items()
+    }
+    chosen: list[str] = []
+    while near:
+        served: Counter[str] = Counter()
+        for workload, digests in near.items():
+            for digest in digests:
+                served[digest] += weights[workload]
+        best = max(served, key=lambda digest: (served[digest], not candidates[digest].needs_setup, digest))
+        chosen.append(best)
+        near = {workload: digests for workload, digests in near.items() if best not in digests}
+    return chosen
 
 
 def prove(bench: ProofBench, profile: TrafficProfile, candidates: Sequence[Candidate]) -> Proof:
     """Judges the winners of one operator again, with one fresh seed and the same unseen shapes for all of them."""
     operator, dtype = candidates[0].operator, candidates[0].domain.dtype
     seed = secrets.randbits(48)
-    captured = representative(profile.of(operator, dtype), PROMOTION_LIMIT)
-    unseen = held_out(catalogue.operator(operator), captured, random.Random(seed))[:HELD_OUT_LIMIT]
+    captured = representative(profile.of(operator, dtype), PROOF)
+    rng = random.Random(seed)
+    neighbours = held_out(catalogue.operator(operator), captured, rng)
+    unseen = rng.sample(neighbours, min(HELD_OUT_LIMIT, len(neighbours)))
     judged: list[Judged] = []
     files: dict[str, bytes] = {}
     for candidate in candidates:

@@ -1,34 +1,45 @@
-"""What a search is scored on: the few workloads that stand for an operator's traffic."""
+"""What a search, or a second judgement, is scored on: the few workloads that stand for an operator's traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from gristmill.workload import Workload
 from kernels import catalogue
 
-LIMIT = 12
-"""Workloads a candidate is timed on at most: each costs a fraction of a second per candidate."""
+
+@dataclass(frozen=True)
+class Scope:
+    """How many workloads, as each costs a fraction of a second per candidate."""
+
+    per_shape: int
+    """For each set of model-fixed axes: a decode step calls a linear layer in five, and none is left to chance."""
+    at_least: int
+    """Of an operator with few shapes."""
+
+    def limit(self, shapes: int) -> int:
+        return max(self.at_least, self.per_shape * shapes)
 
 
-def representative(workloads: Sequence[Workload], limit: int = LIMIT) -> tuple[Workload, ...]:
-    """The workloads with the most time, but first one for each set of model-fixed axes.
+SEARCH = Scope(per_shape=2, at_least=8)
+PROOF = Scope(per_shape=8, at_least=16)
 
-    A decode step calls a linear layer in five shapes; a search that saw only the largest would leave the others to
-    chance.
-    """
-    ordered = sorted(workloads, key=lambda w: -w.time_ns)
-    chosen: dict[str, Workload] = {}
-    shapes: set[tuple[int, ...]] = set()
-    for workload in ordered:
-        shape = _model_shape(workload)
-        if shape not in shapes and len(chosen) < limit:
-            shapes.add(shape)
-            chosen[workload.digest] = workload
-    for workload in ordered:
-        if len(chosen) < limit:
-            chosen.setdefault(workload.digest, workload)
-    return tuple(sorted(chosen.values(), key=lambda w: -w.time_ns))
+
+def representative(workloads: Sequence[Workload], scope: Scope) -> tuple[Workload, ...]:
+    """The workloads with the most time of each model shape in turn, as many as the scope allows, most time first."""
+    shapes: dict[tuple[int, ...], list[Workload]] = {}
+    for workload in sorted(workloads, key=lambda w: -w.time_ns):
+        shapes.setdefault(_model_shape(workload), []).append(workload)
+    chosen = itertools.islice(_in_turn(shapes.values()), scope.limit(len(shapes)))
+    return tuple(sorted(chosen, key=lambda w: -w.time_ns))
+
+
+def _in_turn(groups: Iterable[list[Workload]]) -> Iterator[Workload]:
+    """The first of every group, then the second of every group, and so on."""
+    for row in itertools.zip_longest(*groups):
+        yield from (workload for workload in row if workload is not None)
 
 
 def _model_shape(workload: Workload) -> tuple[int, ...]:

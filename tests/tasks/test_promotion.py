@@ -67,6 +67,12 @@ class TestWinners:
         both = winners([entry(1, (ONE, 2.0), (FOUR, 0.7)), entry(2, (ONE, 1.1), (FOUR, 1.02))])
         assert both[("rms_norm", "float32")] == (candidate(1),), "1.02 minus its spread is no gain"
 
+    def test_a_kernel_that_is_hardly_better_somewhere_is_not_worth_another_kernel(self) -> None:
+        nearly = [entry(1, (ONE, 2.0), (FOUR, 3.0)), entry(2, (ONE, 2.1), (FOUR, 1.1))]
+        assert winners(nearly) == {("rms_norm", "float32"): (candidate(1),)}
+        clearly = [entry(1, (ONE, 2.0), (FOUR, 3.0)), entry(2, (ONE, 2.5), (FOUR, 1.1))]
+        assert set(winners(clearly)[("rms_norm", "float32")]) == {candidate(1), candidate(2)}
+
     def test_operators_are_kept_apart(self) -> None:
         silu = silu_and_mul(1)
         found = winners([entry(1, (ONE, 2.0)), entry(2, (silu, 1.5), operator="silu_and_mul")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.search_scope import representative
+from tasks.search_scope import PROOF, SEARCH, Scope, representative
 from tests.tasks.world import rms_norm
 
 traffic = st.lists(
@@ -17,7 +17,7 @@ traffic = st.lists(
 
 @given(workloads=traffic, limit=st.integers(1, 12))
 def test_every_model_shape_first_then_the_most_time(workloads: list, limit: int) -> None:
-    chosen = representative(workloads, limit)
+    chosen = representative(workloads, Scope(per_shape=0, at_least=limit))
     assert len(chosen) == min(limit, len(workloads))
     assert {w.digest for w in chosen} <= {w.digest for w in workloads}
     assert [w.time_ns for w in chosen] == sorted((w.time_ns for w in chosen), reverse=True)
@@ -30,5 +30,13 @@ def test_every_model_shape_first_then_the_most_time(workloads: list, limit: int)
 
 @given(workloads=traffic)
 def test_the_order_of_the_profile_decides_nothing_but_ties(workloads: list) -> None:
-    times = [w.time_ns for w in representative(workloads, 5)]
-    assert times == [w.time_ns for w in representative(list(reversed(workloads)), 5)]
+    times = [w.time_ns for w in representative(workloads, Scope(1, 5))]
+    assert times == [w.time_ns for w in representative(list(reversed(workloads)), Scope(1, 5))]
+
+
+@given(workloads=traffic, scope=st.sampled_from([SEARCH, PROOF]))
+def test_no_model_shape_is_left_to_chance(workloads: list, scope: Scope) -> None:
+    chosen = representative(workloads, scope)
+    for shape in {w.axes["hidden"] for w in workloads}:
+        there = sum(w.axes["hidden"] == shape for w in workloads)
+        assert sum(w.axes["hidden"] == shape for w in chosen) >= min(scope.per_shape, there)
