@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace", type=Path, help="Azure CSV or Mooncake JSONL to replay (default: the Azure code trace)"
     )
     parser.add_argument("--budget-s", type=float, default=80.0, help="seconds of search, all operators together")
-    parser.add_argument("--requests", type=int, default=40, help="requests replayed at each concurrency")
+    parser.add_argument("--requests", type=int, default=32, help="requests replayed at each concurrency")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the served model")
     parser.add_argument("--fresh", action="store_true", help="begin anew instead of resuming an interrupted demo")
     parser.add_argument(

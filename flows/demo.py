@@ -22,6 +22,7 @@ from gristmill import records
 from gristmill.kernel_table import Artifact
 from gristmill.serving.paired import PairedResult
 from gristmill.traces import Request, quantile_requests, read_trace, scale
+from registry.doctor import require_conditional_puts
 from registry.promotion import Decision
 from registry.repository import Repository
 from tasks import object_store, promotion, results
@@ -49,7 +50,7 @@ class DemoSettings:
 
     trace: Path | None = None
     """Azure CSV or Mooncake JSONL; the shared Azure code trace, or quantiles of it, if not given."""
-    requests: int = 40
+    requests: int = 32
     """Replayed per concurrency while traffic is captured."""
     prompt_factor: float = 1 / 32
     """Prompts are shortened by this: two cores prefill what eight GPUs did."""
@@ -57,7 +58,7 @@ class DemoSettings:
     max_generated: int = 24
     concurrency: tuple[int, ...] = (4, 8)
     budget_s: float = 80.0
-    proof_s: float = 0.8
+    proof_s: float = 0.3
     """Seconds of measuring per workload in the second judgement; a real promotion takes longer."""
     pairs: int = 16
     block_steps: int = 6
@@ -146,6 +147,7 @@ class Demo:
 
     def _prepare_registry(self, opened: OpenStore) -> None:
         """A new demo starts where nothing is promoted, whatever earlier ones left on the channel."""
+        require_conditional_puts(opened.store)
         keyring = promotion.keyring_of(self._settings)
         repository = Repository(opened.store, keyring)
         repository.initialise()

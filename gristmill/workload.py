@@ -7,6 +7,8 @@ from functools import cached_property
 
 from gristmill import records
 
+VARIABLE_AXES = ("tokens", "rows")
+"""Axes that vary from call to call; a model fixes all others."""
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int64": 8, "int32": 4}
 
 
@@ -71,5 +73,6 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """Short form for tables: `rms_norm float32 tokens=4 hidden=1024`."""
-        return " ".join([self.operator, self.dtype, *(f"{name}={extent}" for name, extent in self.axes.items())])
+        """Short form for tables: `rms_norm float32 tokens=4 hidden=1024`, whatever the order of the axes."""
+        ordered = sorted(self.axes.items(), key=lambda axis: (axis[0] not in VARIABLE_AXES, axis[0]))
+        return " ".join([self.operator, self.dtype, *(f"{name}={extent}" for name, extent in ordered)])

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from gristmill.domain import AxisRange, Domain, Layout
 from gristmill.kernel_table import FileRef, KernelTable, TableEntry
+from gristmill.workload import VARIABLE_AXES
 from kernels.candidate import Candidate
 from kernels.verdict import Status, Verdict, WorkloadTiming
 from registry.errors import TableConflictError
 
-VARIABLE_AXES = ("tokens", "rows")
-"""Along these, neighbours may share a range; every other axis is fixed to the extent that was measured."""
 WIDEST_GAP = 2
 """Two measured extents with the same winner are one range if the larger is at most this multiple of the smaller."""
 _DECIMALS = 4

@@ -33,7 +33,7 @@ from tasks.journal import JournalEntry
 from tasks.search_scope import PROOF, representative
 from tasks.settings import Settings
 
-HELD_OUT_LIMIT = 8
+HELD_OUT_LIMIT = 6
 """Unseen workloads per operator in a second judgement."""
 NEAR_BEST = 0.93
 """Share of the best lower bound on a workload from which a candidate will do for it."""

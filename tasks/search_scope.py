@@ -24,7 +24,7 @@ class Scope:
 
 
 SEARCH = Scope(per_shape=2, at_least=8)
-PROOF = Scope(per_shape=8, at_least=16)
+PROOF = Scope(per_shape=8, at_least=12)
 
 
 def representative(workloads: Sequence[Workload], scope: Scope) -> tuple[Workload, ...]:
