@@ -26,6 +26,7 @@ from kernels.inputs import materialise
 BASE_DRAWS = 6
 BASE_DRAWS_LARGE = 2
 LARGE_ELEMENTS = 1 << 20
+COPIED_ELEMENTS = 1 << 14
 KEPT_WEIGHT_BYTES = 512 << 20
 MIN_PLACES = 64
 """Of the independent axis, in a part."""
@@ -224,7 +225,7 @@ def _splice(base: Tensor, count: int, generator: Generator) -> Tensor:
     first = torch.randint(0, bases, (count,), generator=generator)
     second = (first + torch.randint(1, bases, (count,), generator=generator)) % bases
     cuts = torch.randint(0, elements, (count, 1), generator=generator, dtype=torch.int32)
-    if elements >= LARGE_ELEMENTS:  # two copies beat a mask
+    if elements >= COPIED_ELEMENTS:  # two copies beat a mask
         spliced = torch.empty((count, elements), dtype=base.dtype)
         for row, head, tail, cut in zip(spliced, first.tolist(), second.tolist(), cuts[:, 0].tolist(), strict=True):
             row[:cut] = flat[head, :cut]

@@ -53,5 +53,5 @@ def search() -> JudgePolicy:
 
 def promotion(budget_s: float = 6.0) -> JudgePolicy:
     """Before anything reaches a fleet: fresh draws, every regime, intervals as narrow as that time allows."""
-    stop = StopRule(min_pairs=15, max_pairs=80, budget_s=budget_s, tolerance=0.01, margin=1.0)
+    stop = StopRule(min_pairs=15 if budget_s >= 1 else 9, max_pairs=80, budget_s=budget_s, tolerance=0.01, margin=1.0)
     return JudgePolicy(stop=stop, min_gain=0.01, regimes_per_workload=None, draws_uses=1, total_s=600.0)

@@ -8,7 +8,6 @@ a host load anything: hosts trust signatures, not stores.)
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -19,12 +18,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 from gristmill import durable_file, records
+from gristmill.child_process import die_with_parent
 from gristmill.errors import GristmillError, StoreError
 from gristmill.s3_store import Endpoint, S3Store
 from registry.errors import EmbeddedStoreError
@@ -37,7 +37,6 @@ _GRPC_OFFSET = 10_000
 """SeaweedFS listens for gRPC at each port plus this."""
 _SOCKETS = ("s3.sock", "filer.sock")
 """Below the store's folder, which is its working directory: SeaweedFS would leave them in /tmp."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _started(folder: Path) -> Iterator[EmbeddedStore]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - the hook makes two system calls and takes no lock
+            preexec_fn=die_with_parent(),  # noqa: PLW1509 - it takes no lock
             env={name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ},
         )
     try:
@@ -201,19 +200,6 @@ def _executable() -> str:
             "or name another store (s3://... or file:///...)"
         )
     return found
-
-
-def _die_with_parent() -> Callable[[], None]:
-    """A hook that runs in the child between fork and exec: everything it needs is looked up beforehand."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def hook() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return hook
 
 
 def _wait_until_ready(store: EmbeddedStore, process: subprocess.Popen[bytes], log: Path) -> None:

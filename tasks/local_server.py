@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import http.client
 import os
 import signal
@@ -11,12 +10,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gristmill.child_process import die_with_parent
 from tasks.errors import ServerStartError
 
-PR_SET_PDEATHSIG = 1
 STOP_GRACE_S = 5.0
 LOOPBACK = "127.0.0.1"
 
@@ -46,7 +45,7 @@ class LocalServer:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **env},
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - two system calls, no lock
+                preexec_fn=die_with_parent(signal.SIGTERM),  # noqa: PLW1509 - it takes no lock
             )
 
     def __enter__(self) -> LocalServer:
@@ -136,13 +135,3 @@ def mlflow_server(home: Path, store_uri: str, artifacts: str, port: int) -> Loca
         env={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "DO_NOT_TRACK": "1"},
         ready_url=f"http://{LOOPBACK}:{port}/health",
     )
-
-
-def _die_with_parent() -> Callable[[], None]:
-    """A hook for the child between fork and exec; everything it needs is looked up beforehand."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def hook() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    return hook

@@ -35,7 +35,7 @@ from tasks.settings import Settings
 
 HELD_OUT_LIMIT = 6
 """Unseen workloads per operator in a second judgement."""
-NEAR_BEST = 0.93
+NEAR_BEST = 0.85
 """Share of the best lower bound on a workload from which a candidate will do for it."""
 
 
