@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cli import commands, home
+from cli import commands, home, interrupt
 from gristmill.errors import GristmillError
 
 
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     if command is None:
         return _complain(commands.unknown(arguments[0]))
     os.environ[home.VARIABLE] = str(home.home())
+    interrupt.install()
     try:
         return _run(command, arguments[1:])
     except GristmillError as error:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from cli import interrupt
 from tasks.settings import Settings, from_environment
 
 PREFECT_TIMEOUT_S = 180.0
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             result = turn.run()
         except KeyboardInterrupt:
+            interrupt.acknowledge()
             watch.say("demo", "interrupted; ./mill demo goes on from here, ./mill demo --fresh begins anew")
             raise
     from cli.demo_report import report_of, summary

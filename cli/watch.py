@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
+from cli import interrupt
 from tasks.search_session import Trial
 
 REPEAT_S = 2.0
@@ -25,7 +26,9 @@ class Watch:
         return time.monotonic() - self._started_s
 
     def say(self, phase: str, text: str) -> None:
+        """Prints one line; raises a KeyboardInterrupt that got lost on the way."""
         print(f"[{self.elapsed_s():5.0f} s] {phase:<8} {text}", file=sys.stderr, flush=True)
+        interrupt.check()
 
     def operator(self, operator: str, dtype: str, budget_s: float, workloads: int) -> None:
         """A search turns to an operator (see `tasks.compilation.Progress`)."""
@@ -34,6 +37,7 @@ class Watch:
 
     def trial(self, trial: Trial, best_ratio: float) -> None:
         """One more candidate; printed when it improves on the best, and now and then otherwise."""
+        interrupt.check()
         self._trials += 1
         now_s = time.monotonic()
         improved = best_ratio > self._best * 1.005
