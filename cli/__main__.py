@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from cli import commands, home, interrupt
 from gristmill.errors import GristmillError
@@ -33,10 +34,17 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Bad arguments are one line, like any other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help says what it takes\n")
+
+
 def _run(command: commands.Command, arguments: Sequence[str]) -> int:
     """A command whose `configure` sets the default `rest` takes any further arguments there, unparsed."""
     module = importlib.import_module(command.module)
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog=f"mill {command.name}",
         description=command.summary,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

@@ -29,6 +29,14 @@ def count(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """A TCP port that a server can listen on."""
+    number = count(text)
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a port from 1 to 65535")
+    return number
+
+
 def _number(text: str) -> float:
     try:
         number = float(text)

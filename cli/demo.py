@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from cli import interrupt
+from cli import amount, interrupt
+from cli.memory import MemoryPeak
+from cli.watch import Watch
 from tasks.settings import Settings, from_environment
 
 PREFECT_TIMEOUT_S = 180.0
@@ -21,8 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", type=Path, help="Azure CSV or Mooncake JSONL to replay (default: the Azure code trace)"
     )
-    parser.add_argument("--budget-s", type=float, default=80.0, help="seconds of search, all operators together")
-    parser.add_argument("--requests", type=int, default=32, help="requests replayed at each concurrency")
+    parser.add_argument("--budget-s", type=amount.positive, default=80.0, help="seconds of search in all")
+    parser.add_argument("--requests", type=amount.count, default=32, help="requests replayed at each concurrency")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the served model")
     parser.add_argument("--fresh", action="store_true", help="begin anew instead of resuming an interrupted demo")
     parser.add_argument(
@@ -32,12 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from cli.memory import MemoryPeak
-    from cli.watch import Watch
-
     settings, watch = from_environment(), Watch()
+    watch.say("demo", "loading")
     with MemoryPeak() as memory, contextlib.ExitStack() as stack:
-        wait = [_start_mlflow(settings)]
+        wait = [_start_mlflow(settings, watch)]
         if not arguments.no_prefect and not os.environ.get("PREFECT_API_URL"):
             wait.append(_start_prefect(settings, stack))
         from flows.demo import Demo, DemoSettings
@@ -76,13 +76,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _start_mlflow(settings: Settings) -> Callable[[], None]:
-    """Makes MLflow's schema while the model loads: it takes seconds that the search would miss. Returns what waits."""
+def _start_mlflow(settings: Settings, watch: Watch) -> Callable[[], None]:
+    """Makes MLflow's schema while the model loads: it takes seconds that the search would miss. Returns what waits.
+
+    A store that cannot be reached is told and no obstacle: the search's log keeps what it could not send.
+    """
     from tasks import mlflow_store
 
-    thread = threading.Thread(
-        target=mlflow_store.open_store, args=(settings.home, settings.tracking_uri), name="mlflow", daemon=True
-    )
+    def make() -> None:
+        try:
+            mlflow_store.open_store(settings.home, settings.tracking_uri)
+        except Exception as error:
+            first = str(error).partition("\n")[0]
+            watch.say("mlflow", f"not there yet ({type(error).__name__}: {first[:120]}); what it lacks is sent later")
+
+    thread = threading.Thread(target=make, name="mlflow", daemon=True)
     thread.start()
     return thread.join
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 from cli.errors import CandidateFileError
 from cli.table import compact_table
 from gristmill import records
-from gristmill.domain import Domain, Layout
-from gristmill.errors import MalformedRecordError
+from gristmill.domain import AxisRange, Domain, Layout
+from gristmill.errors import DomainError, MalformedRecordError
 from gristmill.workload import Workload
 from kernels import catalogue
 from kernels.candidate import Candidate, Language, Origin
@@ -33,7 +34,7 @@ COMMON_MODEL_AXES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="C++ (against gristmill_kernel.h) or Python (run(*inputs, *outputs))")
+    parser.add_argument("file", type=Path, help="C++ (gristmill_kernel.h) or Python: run(*inputs, *scalars, *outputs)")
     parser.add_argument("--operator", required=True, help="what it claims to implement; see ./mill operators")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the operator's main tensors")
     parser.add_argument(
@@ -44,6 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--setup", action="store_true", help="the candidate exports a setup phase that packs weights")
     parser.add_argument(
         "--layout", choices=[str(layout) for layout in Layout], default="inner_contiguous", help="it reads"
+    )
+    parser.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        type=axis_range,
+        metavar="AXIS=LOW..HIGH[/STEP]",
+        help="where it may be called, e.g. hidden=16..8192/16 (repeatable); anywhere if absent",
     )
     parser.add_argument("--seed", type=int, help="draw the inputs from this seed, to repeat a judgement")
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
@@ -83,8 +92,20 @@ def read_candidate(arguments: argparse.Namespace, definition: Definition) -> Can
     except (OSError, UnicodeDecodeError) as error:
         raise CandidateFileError(f"{path}: cannot be read ({error}); expected source text in UTF-8") from None
     main = "main.cpp" if language is Language.CPP else "main.py"
-    domain = Domain(definition.name, arguments.dtype, (), Layout(arguments.layout))
+    domain = Domain(definition.name, arguments.dtype, tuple(arguments.range), Layout(arguments.layout))
     return Candidate(definition.name, language, {main: text}, domain, Origin("person"), arguments.setup)
+
+
+def axis_range(text: str) -> AxisRange:
+    """`hidden=16..8192/16` as a range of a domain."""
+    found = re.fullmatch(r"(\w+)=(\d{1,9})\.\.(\d{1,9})(?:/(\d{1,9}))?", text, flags=re.ASCII)
+    if not found:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected AXIS=LOW..HIGH or AXIS=LOW..HIGH/STEP")
+    name, low, high, step = found.groups(default="1")
+    try:
+        return AxisRange(name, int(low), int(high), int(step))
+    except DomainError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def read_workloads(path: Path | None, definition: Definition, dtype: str) -> tuple[Workload, ...]:

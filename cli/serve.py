@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--requests", type=count, default=40, help="requests per round of the replay")
     parser.add_argument("--concurrency", type=count, default=4, help="requests served at a time")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds to serve; 0 serves until Ctrl-C")
+    parser.add_argument("--rounds", type=count, help="rounds to serve; until Ctrl-C if not given")
     parser.add_argument("--channel", choices=("canary", "stable"), default="canary", help="what to follow")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     parser.add_argument("--json", action="store_true", help="print one JSON object per round")
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         with ServingProcess(serving_flags(settings, demo, opened), opened.environ, log, tell) as process:
             process.wait_ready()
             watch.say("serve", f"follows {arguments.channel}; replays {len(requests)} requests, {name}; Ctrl-C ends it")
-            rounds = itertools.count() if arguments.rounds <= 0 else range(arguments.rounds)
+            rounds = itertools.count() if arguments.rounds is None else range(arguments.rounds)
             for number in rounds:
                 summary = process.replay(requests, arguments.concurrency, seed=number)
                 hits = sum(summary["hits"].values())

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+from cli import amount
 from cli.watch import Watch
 from tasks.settings import REPOSITORY, from_environment
 
@@ -16,8 +17,8 @@ POOL = "mill"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prefect-port", type=int, default=4200, help="of the Prefect server, on loopback")
-    parser.add_argument("--mlflow-port", type=int, default=5000, help="of the MLflow server, on loopback")
+    parser.add_argument("--prefect-port", type=amount.port, default=4200, help="of the Prefect server, on loopback")
+    parser.add_argument("--mlflow-port", type=amount.port, default=5000, help="of the MLflow server, on loopback")
     parser.add_argument("--no-worker", action="store_true", help="show, but run no scheduled deployment")
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from cli import interrupt
-from tasks.search_session import Trial
+
+if TYPE_CHECKING:
+    from tasks.search_session import Trial
 
 REPEAT_S = 2.0
 """A search prints at most this often while nothing improves."""

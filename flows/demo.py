@@ -22,12 +22,13 @@ from gristmill import records
 from gristmill.kernel_table import Artifact
 from gristmill.serving.paired import PairedResult
 from gristmill.traces import Request, quantile_requests, read_trace, scale
+from harness.builder import find_compiler
 from registry.doctor import require_conditional_puts
 from registry.promotion import Decision
 from registry.repository import Repository
 from tasks import object_store, promotion, results
 from tasks.compilation import Progress, SearchResult
-from tasks.errors import ServingError
+from tasks.errors import NoWinnerError, ServingError
 from tasks.object_store import OpenStore
 from tasks.release import decide_release
 from tasks.serving_client import Event, ServingProcess
@@ -65,6 +66,11 @@ class DemoSettings:
     dtype: str = "float32"
     channel: str = "canary"
 
+    @property
+    def options(self) -> list[object]:
+        """What a resumed demo must have in common with the interrupted one."""
+        return [str(self.trace), self.requests, self.budget_s, self.dtype, self.channel]
+
 
 @dataclass
 class DemoResult:
@@ -100,7 +106,8 @@ class Demo:
         self._progress = progress
         self._before_flows = before_flows
         self._folder = settings.home / "demo"
-        self._state, self.resumed = demo_state.begin(self._folder, fresh=fresh)
+        find_compiler()
+        self._state, self.resumed = demo_state.begin(self._folder, records.digest(demo.options), fresh=fresh)
         self._phases_s: dict[str, float] = {}
         self._latencies_s: dict[str, float] = {}
         self._swapped_s: dict[int, float] = {}
@@ -146,7 +153,7 @@ class Demo:
         )
 
     def _prepare_registry(self, opened: OpenStore) -> None:
-        """A new demo starts where nothing is promoted, whatever earlier ones left on the channel."""
+        """Traffic is captured where nothing is promoted, whatever earlier demos left on the channel."""
         require_conditional_puts(opened.store)
         keyring = promotion.keyring_of(self._settings)
         repository = Repository(opened.store, keyring)
@@ -154,8 +161,9 @@ class Demo:
         repository.renew()
         channel = promotion.channel_of(self._settings, self._demo.channel)
         current = repository.current(channel)
-        if not self.resumed and current is not None and current.index.tables:
+        if not self._state.captured and current is not None and current.index.tables:
             rollback_steps(self._settings, self._demo.channel, 0, steps.plain)
+        demo_state.keep(self._folder, self._state)
 
     @contextlib.contextmanager
     def _serving(self, opened: OpenStore) -> Iterator[ServingProcess]:
@@ -207,19 +215,30 @@ class Demo:
 
     def _promote(self, process: ServingProcess) -> tuple[Artifact, ...]:
         """Publishes while the process serves, and waits until it runs what was published."""
-        published, artifacts = steps.run(
-            "promote",
-            lambda step: promote_steps(
-                self._settings,
-                step,
-                channel=self._demo.channel,
-                search_id=self._state.search_id,
-                proof_s=self._demo.proof_s,
-                tell=lambda text: self._progress.say("promote", text),
-            ),
-        )
+        told_s = 0.0
+
+        def tell(text: str) -> None:
+            nonlocal told_s
+            told_s = time.monotonic()
+            self._progress.say("promote", text)
+
+        try:
+            published, artifacts = steps.run(
+                "promote",
+                lambda step: promote_steps(
+                    self._settings,
+                    step,
+                    channel=self._demo.channel,
+                    search_id=self._state.search_id,
+                    proof_s=self._demo.proof_s,
+                    tell=tell,
+                ),
+            )
+        except NoWinnerError:
+            self._advance(search_id="", seed=self._state.seed + 1)  # the next run searches anew
+            raise
         self._progress.say("promote", f"signed and published as generation {published.number} of {published.channel}")
-        self._await_swap(process, published.number, time.monotonic(), "promote to swap")
+        self._await_swap(process, published.number, told_s, "publish to swap")
         self._advance(generation=published.number)
         return artifacts
 

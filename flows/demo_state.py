@@ -15,6 +15,8 @@ from gristmill.errors import MalformedRecordError
 class DemoState:
     """Each field is set when its phase is done."""
 
+    options: str
+    """Digest of what the demo was asked to do: asked for something else, it begins anew."""
     started_utc: str
     seed: int
     """Of the replay and of the search: another demo searches anew."""
@@ -24,17 +26,19 @@ class DemoState:
     """Published on canary."""
 
 
-def begin(folder: Path, *, fresh: bool) -> tuple[DemoState, bool]:
-    """The state of the unfinished demo, and whether there was one; otherwise, or if `fresh`, of a new one."""
+def begin(folder: Path, options: str, *, fresh: bool) -> tuple[DemoState, bool]:
+    """The state of the unfinished demo with these options, and whether there was one; otherwise, or if `fresh`, a new
+    one. Writes nothing: a demo that is refused leaves no state.
+    """
     path = folder / "state.json"
     if path.exists() and not fresh:
         try:
-            return records.parse(DemoState, path.read_bytes(), str(path)), True
+            found = records.parse(DemoState, path.read_bytes(), str(path))
         except MalformedRecordError:
-            path.unlink()
-    state = DemoState(datetime.now(UTC).isoformat(), secrets.randbits(12))
-    keep(folder, state)
-    return state, False
+            found = None
+        if found is not None and found.options == options:
+            return found, True
+    return DemoState(options, datetime.now(UTC).isoformat(), secrets.randbits(12)), False
 
 
 def keep(folder: Path, state: DemoState) -> None:

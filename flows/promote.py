@@ -40,6 +40,7 @@ def promote_steps(
     proofs = step(proving.prove_winners)(settings, search.profile, winners, proof_s, tell)
     artifacts, files = proving.artifacts_of(proofs, settings, tell)
     with object_store.opened(settings) as opened:
+        tell(f"signing and publishing {len(artifacts)} tables")
         published = step(promotion.publish_artifacts)(
             opened.store, settings, channel, artifacts, files, search.profile, f"search {search.result.search_id}"
         )

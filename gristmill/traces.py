@@ -141,7 +141,7 @@ def _count(value: Any, place: str, field: str, least: int) -> int:
         if text.isascii() and text.isdigit() and len(text) < 10:
             value = int(text)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 10**9:
-        raise TraceError(f"{place}, field {field}: found {value!r}, expected a whole number from {least} on")
+        raise TraceError(f"{place}, field {field}: found {value!r}, expected a whole number from {least} to 999999999")
     return value
 
 

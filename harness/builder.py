@@ -201,7 +201,10 @@ def find_compiler() -> str:
     Raises:
         NoCompilerError: none is on the PATH.
     """
-    for name in (os.environ.get("CXX", ""), "g++", "c++"):
+    wanted = os.environ.get("CXX", "")
+    if wanted and shutil.which(wanted) is None:
+        raise NoCompilerError(f"no C++ compiler: $CXX names {wanted}, which cannot be run; correct or unset it")
+    for name in (wanted, "g++", "c++"):
         found = shutil.which(name) if name else None
         if found:
             return found

@@ -9,6 +9,7 @@ Shape suffixes: S sets, then the tensor's own dimensions.
 from __future__ import annotations
 
 import functools
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class Draws:
         """Per input, `BASE_DRAWS` values: base, then the tensor's dimensions, dense."""
         if self.definition.independent_axis:
             return self._draw_apart()
-        elements = max(_elements(layout.shape) for layout in self.workload.inputs)
+        elements = max(math.prod(layout.shape) for layout in self.workload.inputs)
         count = BASE_DRAWS_LARGE if elements >= LARGE_ELEMENTS else BASE_DRAWS
         draws = [materialise(self.definition, self.workload, self.regime, self._generator) for _ in range(count)]
         return [torch.stack([draw[index] for draw in draws]) for index in range(len(draws[0]))]
@@ -140,7 +141,7 @@ class Draws:
         """
         baseline = self.definition.baselines["eager"]
         generator = Generator().manual_seed(self.seed + 1)
-        outputs = sum(_elements([self.workload.axes[axis] for axis in s.dims]) for s in self.definition.outputs)
+        outputs = sum(math.prod([self.workload.axes[axis] for axis in s.dims]) for s in self.definition.outputs)
         samples = min(MAX_FACT_SAMPLES, max(2, -(-FACT_ELEMENTS // outputs)))
         found: list[list[ErrorFacts]] = []
         with torch.inference_mode():
@@ -201,7 +202,7 @@ def choose_part(definition: Definition, workload: Workload, elements: int, gener
     if not axis:
         return Part(definition)
     extent = workload.axes[axis]
-    per_place = sum(_elements(layout.shape) for layout in workload.inputs) / extent
+    per_place = sum(math.prod(layout.shape) for layout in workload.inputs) / extent
     count = max(MIN_PLACES, int(elements / per_place))
     if count >= extent:
         return Part(definition)
@@ -252,10 +253,3 @@ def _batched(
             return [value[None] for value in function(*(tensor[0] for tensor in inputs), *scalars)]
         over_sets = (*(0 for _ in inputs), *(None for _ in scalars))
         return list(torch.func.vmap(function, in_dims=over_sets)(*inputs, *scalars))
-
-
-def _elements(shape: Sequence[int]) -> int:
-    product = 1
-    for extent in shape:
-        product *= extent
-    return product

@@ -5,9 +5,9 @@ Shape suffix: S sets.
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -83,7 +83,7 @@ class Trial:
         weights are larger than `elements` on a part of them that is chosen now.
         """
         poisoned = self.outputs.poisoned(numbers)
-        whole = [_elements(tensor.shape[1:]) for tensor in self.outputs.tensors]
+        whole = [math.prod(tensor.shape[1:]) for tensor in self.outputs.tensors]
         untouched = self._unwritten([left_S == size for left_S, size in zip(poisoned, whole, strict=True)], "all")
         incomplete = self._unwritten([left_S > 0 for left_S in poisoned], "part")
         return untouched or self._spilled(numbers) or self._compare(source, recomputed, elements) or incomplete
@@ -184,7 +184,7 @@ class _Pairs:
         self._sets = layout.sets
         weights = [place for place, weight in zip(layout.inputs, layout.weights, strict=True) if weight]
         self._cheap_weights = sum(place.room for place in weights) * layout.sets <= CHEAP_WEIGHT_BYTES
-        work = float(sum(_elements(place.layout.shape) for place in layout.inputs))
+        work = float(sum(math.prod(place.layout.shape) for place in layout.inputs))
         work += trial.definition.cost(layout.workload.axes, 1).flops / 8
         self._recomputed = max(MIN_VERIFIED_SETS, int(policy.verified_work / max(work, 1)))
         self._candidate_ns: float = 0.0
@@ -257,13 +257,6 @@ def describe(mismatch: Mismatch, regime: str) -> str:
     extent = f"({mismatch.pattern}; {mismatch.wrong_elements} of {mismatch.total_elements} elements)"
     values = f"found {mismatch.found}, expected {mismatch.expected}, {mismatch.error_ratio} times the allowed error"
     return f"{where} {extent}, worst at {list(mismatch.worst_index)}: {values}"
-
-
-def _elements(shape: Sequence[int]) -> int:
-    product = 1
-    for extent in shape:
-        product *= extent
-    return product
 
 
 def _raise(finding: Finding | None) -> None:

@@ -125,7 +125,9 @@ def fold(files: Iterable[tuple[str, bytes]]) -> TrafficProfile:
                 f"spool object {name}: from {found}, but the others are from {expected}: fold them apart"
             )
     if not tallies:
-        raise EmptyProfileError("the spool holds no object: let the fleet serve with sampling on, then capture again")
+        raise EmptyProfileError(
+            "the spool holds no object: let the fleet serve with sampling on (./mill serve), then capture again"
+        )
     return reduce(add, tallies).profile()
 
 

@@ -254,7 +254,9 @@ class Repository:
         try:
             found = self._store.get(TIMESTAMP_KEY, max_bytes=MAX_METADATA_BYTES)
         except ObjectNotFoundError:
-            raise RegistryStateError(f"{self._store.url}: no registry there yet; publish something first") from None
+            raise RegistryStateError(
+                f"{self._store.url}: no registry there yet; publish something first (./mill promote)"
+            ) from None
         assert isinstance(found, StoredObject), "no etag was given"
         timestamp = self._verified(TimestampRole, found.content, root, "timestamp")
         snapshot = self._verified_file(Snapshot, timestamp.signed.snapshot_meta, root, "snapshot")

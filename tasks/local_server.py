@@ -102,7 +102,7 @@ def prefect_environment(home: Path, api_url: str) -> dict[str, str]:
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_API_URL": api_url,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_LOGGING_LEVEL": os.environ.get("PREFECT_LOGGING_LEVEL", "WARNING"),
+        "PREFECT_LOGGING_LEVEL": os.environ.get("PREFECT_LOGGING_LEVEL", "CRITICAL"),
         "DO_NOT_TRACK": "1",
     }
 

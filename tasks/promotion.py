@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -104,7 +104,12 @@ def _cover(
     return chosen
 
 
-def prove(bench: ProofBench, profile: TrafficProfile, candidates: Sequence[Candidate]) -> Proof:
+def prove(
+    bench: ProofBench,
+    profile: TrafficProfile,
+    candidates: Sequence[Candidate],
+    tell: Callable[[str], None] = lambda text: None,
+) -> Proof:
     """Judges the winners of one operator again, with one fresh seed and the same unseen shapes for all of them."""
     operator, dtype = candidates[0].operator, candidates[0].domain.dtype
     seed = secrets.randbits(48)
@@ -116,6 +121,7 @@ def prove(bench: ProofBench, profile: TrafficProfile, candidates: Sequence[Candi
     files: dict[str, bytes] = {}
     for candidate in candidates:
         verdict = bench.judge(candidate, (*captured, *unseen), seed=seed)
+        tell(f"{operator} {dtype}: {candidate.origin.pattern} {verdict.status.value}, {verdict.duration_s:.0f} s")
         built = _file("kernel.so", bench.object_of(candidate), files)
         sources = tuple(_file(path, text.encode(), files) for path, text in sorted(candidate.files.items()))
         judged.append(Judged(candidate, verdict, built, sources))

@@ -28,7 +28,7 @@ def prove_winners(
     with bench.proof_bench(settings, budget_s) as judges:
         for (operator, dtype), candidates in winners.items():
             tell(f"judging {len(candidates)} winners of {operator} {dtype} again")
-            proofs.append((promotion.prove(judges, profile, candidates), judges.environment))
+            proofs.append((promotion.prove(judges, profile, candidates, tell), judges.environment))
     return tuple(proofs)
 
 
