@@ -405,14 +405,21 @@ class TestNumbers:
             "continuous --every-s -1",
             "serve --concurrency 0",
             "serve --requests 1.5",
+            "serve --rounds -1",
+            "demo --budget-s -5",
+            "demo --requests 0",
+            "ui --prefect-port 99999999",
+            "judge x.cpp --operator rms_norm --range hidden",
+            "judge x.cpp --operator rms_norm --range hidden=9..3",
             "rollback --channel nightly",
             "rollback --to x",
         ],
     )
     def test_numbers_that_make_no_sense_are_a_usage_error(self, mill: Mill, command: str) -> None:
         run = mill(*command.split())
-        assert run.returncode == 2 and "Traceback" not in run.stderr
-        assert run.stderr.splitlines()[-1].startswith(f"mill {command.split()[0]}: error: argument --")
+        assert run.returncode == 2
+        (line,) = run.stderr.splitlines()
+        assert line.startswith(f"mill {command.split()[0]}: argument --")
 
     def test_a_very_long_window_is_all_there_is(self, mill: Mill, tmp_path: Path) -> None:
         (tmp_path / "store").mkdir()
