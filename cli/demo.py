@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", type=Path, help="Azure CSV or Mooncake JSONL to replay (default: the Azure code trace)"
     )
-    parser.add_argument("--budget-s", type=amount.positive, default=80.0, help="seconds of search in all")
+    parser.add_argument("--budget-s", type=amount.positive, default=65.0, help="seconds of search in all")
     parser.add_argument("--requests", type=amount.count, default=32, help="requests replayed at each concurrency")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the served model")
     parser.add_argument("--fresh", action="store_true", help="begin anew instead of resuming an interrupted demo")

@@ -58,7 +58,7 @@ class DemoSettings:
     max_prompt: int = 96
     max_generated: int = 24
     concurrency: tuple[int, ...] = (4, 8)
-    budget_s: float = 80.0
+    budget_s: float = 65.0
     proof_s: float = 0.3
     """Seconds of measuring per workload in the second judgement; a real promotion takes longer."""
     pairs: int = 16
