@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -20,12 +21,14 @@ PREFECT_TIMEOUT_S = 180.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """What is not given stays as `flows.demo.DemoSettings` has it."""
+    own = argparse.SUPPRESS
     parser.add_argument(
-        "--trace", type=Path, help="Azure CSV or Mooncake JSONL to replay (default: the Azure code trace)"
+        "--trace", type=Path, default=own, help="Azure CSV or Mooncake JSONL to replay (default: the Azure code trace)"
     )
-    parser.add_argument("--budget-s", type=amount.positive, default=65.0, help="seconds of search in all")
-    parser.add_argument("--requests", type=amount.count, default=32, help="requests replayed at each concurrency")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the served model")
+    parser.add_argument("--budget-s", type=amount.positive, default=own, help="seconds of search in all")
+    parser.add_argument("--requests", type=amount.count, default=own, help="requests replayed at each concurrency")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default=own, help="of the served model")
     parser.add_argument("--fresh", action="store_true", help="begin anew instead of resuming an interrupted demo")
     parser.add_argument(
         "--no-prefect", action="store_true", help="run the flows as plain Python, without a Prefect server"
@@ -46,9 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
             for ready in wait:
                 ready()
 
-        demo = DemoSettings(
-            trace=arguments.trace, requests=arguments.requests, dtype=arguments.dtype, budget_s=arguments.budget_s
-        )
+        fields = {field.name for field in dataclasses.fields(DemoSettings)}
+        demo = DemoSettings(**{name: value for name, value in vars(arguments).items() if name in fields})
         turn = Demo(settings, demo, watch, fresh=arguments.fresh, before_flows=wait_for_servers)
         watch.say(
             "demo", ("goes on where it was interrupted" if turn.resumed else "begins") + f"; trace: {turn.trace_name}"

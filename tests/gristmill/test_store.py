@@ -197,8 +197,8 @@ class TestAddresses:
             checked_key(key)
         except errors.StoreAddressError:
             return
-        assert Path(os.path.normpath(f"/root/{key}")) == Path("/root") / key
-        assert f"/root/{key}" == os.path.normpath(f"/root/{key}")
+        assert Path(os.path.normpath(f"/base/{key}")) == Path("/base") / key
+        assert f"/base/{key}" == os.path.normpath(f"/base/{key}")
 
 
 class TestDirectory:
