@@ -1,38 +1,56 @@
-"""The judge's side of the shared buffers: K sets of one workload's tensors, poisoned, refreshed and inspected.
+"""The judge's side of the shared buffers: K sets of one workload's tensors, filled, changed, poisoned and inspected.
 
 Inputs live in one file in memory that only the judge may write: runners get a descriptor that cannot be mapped
-writable. Outputs live in a file of their own per runner. Each tensor of each set has pages of its own and ends at a
-page that a runner may not touch, so that reading or writing past the end is a crash and not luck.
+writable. Outputs live in a file of their own per runner. Each tensor of each set has pages of its own and ends where
+they end; behind the sets that are checked lies a page that a runner may not touch, so that reading or writing past the end
+is a crash and not luck.
 
 Shape suffixes: S sets, then the tensor's own dimensions.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import math
 import mmap
 import os
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload, dense
+from harness import runner
+from harness.draws import Yardstick
 from harness.errors import HostFaultError
+from harness.native import InputTensor, Native, OutputTensor, Words
 from kernels.definition import Definition, Role
+from kernels.inputs import span
+
+Numbers = NDArray[np.uint32]
+"""Of buffer sets."""
 
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 64
 MAX_SETS = 512
+GUARDED_SETS = 8
+"""Those that correctness is checked on."""
 ROTATED_BYTES = 96 << 20
 """Sets rotate over about this much: three times the last-level cache of common servers' slices."""
-CAPACITY_BYTES = 8 << 30
+CAPACITY_BYTES = 128 << 30
 """Of address space per shared file; memory is taken only where it is written."""
+SPARSE_OFFSET = CAPACITY_BYTES // 2
+"""From here on inputs lie whose pages are mostly never made."""
+SPARSE_SPAN = 1 << 28
+"""Elements: inputs that reach further are mapped without making their pages."""
 F_SEAL_FUTURE_WRITE = 0x10
 POISON = {4: -0x5A5A5B, 2: -0x5B, 8: -0x5A5A5A5A5A5A5B}
-"""By item size: a bit pattern that is NaN in float32, bfloat16 and float64."""
+"""By item size: a bit pattern that is NaN in float32, bfloat16 and float64; `native/arena.c` has the same."""
 BITS = {4: torch.int32, 2: torch.int16, 8: torch.int64}
 
 
@@ -57,6 +75,15 @@ class SharedFile:
             raise HostFaultError(f"arena: cannot make a shared file in memory ({error}); free memory") from None
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
 
+    @property
+    def address(self) -> int:
+        return self.bytes.data_ptr()
+
+    def scrub(self, kept_bytes: int) -> None:
+        """Overwrites the first bytes, and gives back all memory behind them, so that nothing written is left."""
+        self.memory.madvise(mmap.MADV_REMOVE, kept_bytes, CAPACITY_BYTES - kept_bytes)
+        ctypes.memset(self.address, 0, kept_bytes)
+
     def close(self) -> None:
         """Gives the descriptors back; the memory goes with the last tensor over it."""
         if self._fd >= 0:
@@ -69,7 +96,7 @@ class SharedFile:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one tensor lies in its file: set k starts at `start + k * pitch`, its pages at `base + k * pitch`."""
+    """Where one tensor lies in its region: set k starts at `start + k * pitch`, its pages at `base + k * pitch`."""
 
     layout: TensorLayout
     base: int
@@ -80,9 +107,6 @@ class Place:
     def room(self) -> int:
         """Bytes of the pages that belong to one set's tensor; the guard page follows."""
         return self.pitch - PAGE
-
-    def guards(self, sets: int) -> list[int]:
-        return [self.base + number * self.pitch + self.room for number in range(sets)]
 
 
 @dataclass(frozen=True)
@@ -96,21 +120,37 @@ class Layout:
     scalars: tuple[float, ...]
     weights: tuple[bool, ...]
 
-    def message(self, with_outputs: bool) -> dict[str, Any]:
-        """The PLAN of the runner's protocol. A baseline allocates its outputs itself."""
+    @property
+    def input_bytes(self) -> int:
+        return _end(self.inputs, self.sets)
+
+    @property
+    def output_bytes(self) -> int:
+        return _end(self.outputs, self.sets)
+
+    @property
+    def sparse(self) -> bool:
+        return any(span(p.layout) > SPARSE_SPAN > math.prod(p.layout.shape) for p in self.inputs)
+
+    def plan(self, offset: int, *, checked: bool, with_outputs: bool = True) -> bytes:
+        """The PLAN of the runner's protocol. A baseline allocates its outputs itself. `checked` sets have guards, the
+        timed ones are mapped at once.
+        """
         outputs = self.outputs if with_outputs else ()
-        return {
-            "inputs": [_describe(place.layout) for place in self.inputs],
-            "outputs": [_describe(place.layout) for place in outputs],
-            "scalars": list(self.scalars),
-            "weights": list(self.weights),
-            "sets": self.sets,
-            "places": [[place.start, place.pitch] for place in (*self.inputs, *outputs)],
-            "input_bytes": _end(self.inputs, self.sets),
-            "output_bytes": _end(outputs, self.sets),
-            "input_guards": [guard for place in self.inputs for guard in place.guards(self.sets)],
-            "output_guards": [guard for place in outputs for guard in place.guards(self.sets)],
-        }
+        head = runner.PLAN_HEAD.pack(
+            offset,
+            self.input_bytes,
+            self.output_bytes if with_outputs else 0,
+            len(self.inputs),
+            len(outputs),
+            len(self.scalars),
+            self.sets,
+            min(self.sets, GUARDED_SETS) if checked else 0,
+            checked or self.sparse,
+        )
+        weights = (*self.weights, *(False for _ in outputs))
+        tensors = [_describe(p, w) for p, w in zip((*self.inputs, *outputs), weights, strict=True)]
+        return b"".join((head, *tensors, struct.pack(f"<{len(self.scalars)}d", *self.scalars)))
 
 
 def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS) -> Layout:
@@ -130,66 +170,129 @@ def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS
         scalars=tuple(scalar.default for scalar in definition.scalars),
         weights=tuple(spec.role is Role.WEIGHT for spec in definition.inputs),
     )
-    if max(_end(layout.inputs, sets), _end(layout.outputs, sets)) > CAPACITY_BYTES:
+    if max(layout.input_bytes, layout.output_bytes) > SPARSE_OFFSET:
         raise HostFaultError(
-            f"{workload.label}: {sets} sets exceed {CAPACITY_BYTES >> 30} GiB; judge a smaller workload"
+            f"{workload.label}: {sets} sets exceed {SPARSE_OFFSET >> 30} GiB; judge a smaller workload"
         )
     return layout
 
 
-class Arena:
-    """One workload's buffers in one file, seen as tensors with the sets in front."""
+class InputArena:
+    """One workload's inputs, seen as tensors with the sets in front."""
 
-    def __init__(self, file: SharedFile, places: Sequence[Place], sets: int) -> None:
-        self.sets = sets
-        self.tensors = [_tensor_view(file, place, sets) for place in places]
-        self._pages = [_page_view(file, place, sets) for place in places]
-        self._places = places
+    def __init__(self, native: Native, file: SharedFile, layout: Layout, offset: int) -> None:
+        self.layout = layout
+        self.offset = offset
+        self.tensors = [_tensor_view(file, place, layout.sets, offset) for place in layout.inputs]
+        self._arena = native.arena
+        if not layout.sparse:  # what lies between elements is NaN, so that a kernel which reads it shows
+            item_bytes = ITEM_BYTES[layout.workload.dtype]
+            file.bytes[offset : offset + layout.input_bytes].view(BITS[item_bytes]).fill_(POISON[item_bytes])
 
-    def poison(self, numbers: Tensor) -> None:
+    def cell(self, index: int, bases: Tensor) -> InputTensor:
+        """How native code sees one input and its base draws (base, then the tensor's dimensions, dense)."""
+        place, tensor = self.layout.inputs[index], self.tensors[index]
+        shape, strides = place.layout.shape, place.layout.strides
+        base_strides = dense(shape, place.layout.dtype).strides
+        distinct = tuple(1 if stride == 0 else extent for extent, stride in zip(shape, strides, strict=True))
+        missing = runner.MAX_RANK - len(shape)
+        return InputTensor(
+            tensor.data_ptr(),
+            place.pitch,
+            _item_bytes(place),
+            Words(*[1] * missing, *distinct),
+            Words(*[0] * missing, *strides),
+            Words(*[0] * missing, *base_strides),
+            bases.data_ptr(),
+            bases.shape[0],
+            bases[0].numel(),
+        )
+
+    def fill(self, cell: InputTensor, numbers: Numbers, heads: NDArray[np.int64], tails: NDArray[np.int64], cuts: NDArray[np.int64]) -> None:
+        """Set `numbers[n]` gets the first `cuts[n]` elements of base draw `heads[n]`, and the rest of `tails[n]`."""
+        self._arena.fill(ctypes.byref(cell), numbers.ctypes.data, len(numbers), heads.ctypes.data, tails.ctypes.data, cuts.ctypes.data)
+
+    def change(self, cell: InputTensor, numbers: Numbers, changes: int, most_rows: int, state: ctypes.c_uint64) -> None:
+        """In those sets, each row (at most so many) gets other draws' values at a few random places."""
+        self._arena.change(ctypes.byref(cell), numbers.ctypes.data, len(numbers), changes, most_rows, ctypes.byref(state))
+
+
+class OutputArena:
+    """One workload's outputs in a runner's file, seen as tensors with the sets in front."""
+
+    def __init__(self, native: Native, file: SharedFile, layout: Layout) -> None:
+        self.sets = layout.sets
+        self.tensors = [_tensor_view(file, place, layout.sets, 0) for place in layout.outputs]
+        self.sizes = [math.prod(place.layout.shape) for place in layout.outputs]
+        self._arena = native.arena
+        self._cells = [
+            OutputTensor(
+                file.address + place.base,
+                place.pitch,
+                place.room,
+                place.start - place.base,
+                size * _item_bytes(place),
+                _item_bytes(place),
+            )
+            for place, size in zip(layout.outputs, self.sizes, strict=True)
+        ]
+        self._chain = runner.Chain(outputs=len(layout.outputs))
+        for index, (place, size) in enumerate(zip(layout.outputs, self.sizes, strict=True)):
+            self._chain.output[index] = runner.ChainOutput(
+                file.address + place.start, place.pitch, size, _item_bytes(place)
+            )
+
+    def poison(self, numbers: Numbers) -> None:
         """Fills those sets, and all that lies around them in their pages, with NaN of a known pattern."""
-        for pages_SP, place in zip(self._pages, self._places, strict=True):
-            pages_SP.index_fill_(0, numbers, POISON[_item_bytes(place)])
+        for cell in self._cells:
+            self._arena.poison(ctypes.byref(cell), numbers.ctypes.data, len(numbers))
 
-    def poisoned(self, numbers: Tensor) -> list[Tensor]:
-        """Per tensor, how many elements of each of those sets still hold poison."""
-        counts = []
-        for tensor, place in zip(self.tensors, self._places, strict=True):
-            left_SN = (_bits(tensor[numbers]) == POISON[_item_bytes(place)]).flatten(1)
-            # Counting is slow, and seldom needed.
-            counts.append(left_SN.sum(1) if bool(left_SN.any()) else torch.zeros(len(numbers), dtype=torch.int64))
-        return counts
+    def inspect(self, numbers: Numbers) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+        """Per tensor and set: how many elements still hold poison, and whether anything around them does not."""
+        seen = []
+        for cell in self._cells:
+            left = np.empty(len(numbers), np.int64)
+            spilled = np.empty(len(numbers), np.bool_)
+            self._arena.inspect(ctypes.byref(cell), numbers.ctypes.data, len(numbers), left.ctypes.data, spilled.ctypes.data)
+            seen.append((left, spilled))
+        return seen
 
-    def spilled(self, numbers: Tensor) -> list[Tensor]:
-        """Per tensor, which of those sets had bytes written around them."""
-        spilled = []
-        for pages_SP, place in zip(self._pages, self._places, strict=True):
-            item_bytes = _item_bytes(place)
-            first = (place.start - place.base) // item_bytes
-            last = first + _span(place.layout)
-            flags_S = torch.zeros(len(numbers), dtype=torch.bool)
-            for around_SP in (pages_SP[:, :first], pages_SP[:, last:]):
-                if around_SP.shape[1]:
-                    flags_S |= (around_SP[numbers] != POISON[item_bytes]).any(1)
-            spilled.append(flags_S)
-        return spilled
+    def accepts(self, index: int, number: int, yardstick: Yardstick, case: int) -> bool:
+        """Whether that output of that set is surely right for that base draw; if not, the comparer has to look."""
+        tensor = self.tensors[index]
+        return bool(
+            self._arena.accept(
+                tensor.data_ptr() + number * self._cells[index].pitch,
+                self.sizes[index],
+                self._cells[index].item_bytes,
+                yardstick.exact[case].data_ptr(),
+                yardstick.limit[case].data_ptr(),
+                yardstick.per_unit[case].data_ptr(),
+                yardstick.mean_limits[case],
+            )
+        )
+
+    def walk(self, seed: int, pool: Numbers, calls: int) -> Numbers:
+        """The sets that a run must have called, in order, if the outputs are what its calls wrote."""
+        consumed, called = pool.copy(), np.empty(calls, np.uint32)
+        chain = self._chain
+        chain.state, chain.pool, chain.remaining, chain.last = seed, consumed.ctypes.data, len(consumed), -1
+        self._arena.walk(ctypes.byref(chain), calls, called.ctypes.data)
+        return called
+
+
+def indices(numbers: Numbers) -> Tensor:
+    """The numbers as torch wants them."""
+    return torch.from_numpy(numbers.astype(np.int64))
 
 
 def _item_bytes(place: Place) -> int:
     return ITEM_BYTES[place.layout.dtype]
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.view(BITS[tensor.element_size()])
-
-
-def _span(layout: TensorLayout) -> int:
-    return 1 + sum((extent - 1) * stride for extent, stride in zip(layout.shape, layout.strides, strict=True))
-
-
 def _size(layout: TensorLayout) -> int:
     """Bytes from the first element to the last, in whole alignment units."""
-    return -(-_span(layout) * ITEM_BYTES[layout.dtype] // ALIGNMENT) * ALIGNMENT
+    return -(-span(layout) * ITEM_BYTES[layout.dtype] // ALIGNMENT) * ALIGNMENT
 
 
 def _pitch(layout: TensorLayout) -> int:
@@ -211,21 +314,18 @@ def _end(places: Sequence[Place], sets: int) -> int:
     return max((place.base + sets * place.pitch for place in places), default=0)
 
 
-def _describe(layout: TensorLayout) -> dict[str, Any]:
-    return {"dtype": layout.dtype, "shape": list(layout.shape), "strides": list(layout.strides)}
+def _describe(place: Place, weight: bool) -> bytes:
+    layout = place.layout
+    missing = runner.MAX_RANK - len(layout.shape)
+    shape, strides = (*layout.shape, *[1] * missing), (*layout.strides, *[0] * missing)
+    code = runner.DTYPE_CODES[layout.dtype]
+    return runner.PLAN_TENSOR.pack(
+        code, len(layout.shape), *shape, *strides, place.base, place.start, place.pitch, weight
+    )
 
 
-def _typed(file: SharedFile, start: int, end: int, dtype: torch.dtype) -> Tensor:
-    return file.bytes[start:end].view(dtype)
-
-
-def _tensor_view(file: SharedFile, place: Place, sets: int) -> Tensor:
+def _tensor_view(file: SharedFile, place: Place, sets: int, offset: int) -> Tensor:
     item_bytes = _item_bytes(place)
-    flat = _typed(file, place.start, place.base + sets * place.pitch, getattr(torch, place.layout.dtype))
+    start, end = offset + place.start, offset + place.base + sets * place.pitch
+    flat = file.bytes[start:end].view(getattr(torch, place.layout.dtype))
     return flat.as_strided((sets, *place.layout.shape), (place.pitch // item_bytes, *place.layout.strides))
-
-
-def _page_view(file: SharedFile, place: Place, sets: int) -> Tensor:
-    item_bytes = _item_bytes(place)
-    flat = _typed(file, place.base, place.base + sets * place.pitch, BITS[item_bytes])
-    return flat.as_strided((sets, place.room // item_bytes), (place.pitch // item_bytes, 1))

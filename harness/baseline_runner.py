@@ -10,7 +10,8 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,42 +21,64 @@ from kernels import catalogue
 
 COMPILED = "compile"
 """Name under which torch.compile of the `eager` baseline is known."""
+KEPT_PLANS = 64
+"""Plans whose buffers stay mapped: the next candidate is measured on the same workloads."""
+
+
+class Plans:
+    """Workloads' buffers in this process, and each set's arguments, by the request that described them."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, tuple[runner.Plan, list[tuple[Any, ...]]]] = OrderedDict()
+
+    def find(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> tuple[runner.Plan, list[tuple[Any, ...]]]:
+        if payload not in self._kept:
+            while len(self._kept) >= KEPT_PLANS:
+                _, (oldest, calls) = self._kept.popitem(last=False)
+                calls.clear()
+                oldest.unmap()
+            plan = runner.Plan(payload, inputs_fd, outputs_fd)
+            self._kept[payload] = (plan, [arguments(plan, number) for number in range(plan.sets)])
+        self._kept.move_to_end(payload)
+        return self._kept[payload]
 
 
 class BaselineExecutor:
     """Runs one named baseline of one operator on the judge's input sets."""
 
-    def __init__(self, message: dict[str, Any]) -> None:
+    def __init__(self, payload: bytes, plans: Plans) -> None:
+        message = json.loads(payload)
         definition = catalogue.operator(message["operator"])
         name = message["baseline"]
         self._compiled = name == COMPILED
         self._implementation: Callable[..., Any] = definition.baselines["eager" if self._compiled else name]
         self._function = self._implementation
-        self._plan: runner.Plan | None = None
+        self._plans = plans
+        self._compiled_for: runner.Plan | None = None
         self._calls: list[tuple[Any, ...]] = []
 
-    def plan(self, plan: runner.Plan) -> None:
-        self._calls = []
-        if self._plan is not None:
-            self._plan.unmap()
-        self._plan = plan
-        for addresses in plan.addresses:
-            inputs = [
-                runner.view(torch, address, layout) for address, layout in zip(addresses, plan.inputs, strict=False)
-            ]
-            self._calls.append((*inputs, *plan.scalars))
-        if self._compiled:
+    def plan(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> None:
+        plan, self._calls = self._plans.find(payload, inputs_fd, outputs_fd)
+        if self._compiled and self._compiled_for is not plan:
             torch.compiler.reset()
             self._function = torch.compile(self._implementation, dynamic=False)
+            self._compiled_for = plan
 
-    def setup(self, numbers: Iterable[int]) -> None:
+    def setup(self, numbers: Sequence[int]) -> None:
         raise runner.RefusalError("a baseline has no setup phase")
 
-    def run(self, numbers: Iterable[int]) -> None:
-        function, calls = self._function, self._calls
+    def run(self, seed: int, calls: int, pool: Sequence[int]) -> None:
+        """Trusted, so the first of the pool, in the order in which they come."""
+        function, arguments = self._function, self._calls
         with torch.inference_mode():
-            for number in numbers:
-                function(*calls[number])
+            for number in pool[:calls]:
+                function(*arguments[number])
+
+
+def arguments(plan: runner.Plan, number: int) -> tuple[Any, ...]:
+    """What a baseline is called with for that set."""
+    inputs = zip(plan.addresses(number), plan.inputs, strict=True)
+    return (*(runner.view(torch, address, tensor) for address, tensor in inputs), *plan.scalars)
 
 
 def main() -> None:
@@ -63,7 +86,9 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     torch.set_num_threads(settings["threads"])
     nothing = os.memfd_create("nothing")
-    runner.serve(socket.socket(fileno=settings["channel"]), settings["inputs_fd"], nothing, BaselineExecutor)
+    plans = Plans()
+    channel = socket.socket(fileno=settings["channel"])
+    runner.serve(channel, settings["inputs_fd"], nothing, lambda payload: BaselineExecutor(payload, plans))
 
 
 if __name__ == "__main__":

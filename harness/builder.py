@@ -81,6 +81,11 @@ class Builder:
         )
         return sha256_hex(answer.stdout.encode())
 
+    @property
+    def identity(self) -> str:
+        """The compiler's version and what it builds for."""
+        return f"{self.compiler_version} {self._target}"
+
     def key(self, candidate: Candidate) -> str:
         """The content address of a build's inputs: sources, flags, header, compiler, target."""
         header = sha256_hex(HEADER.read_bytes())

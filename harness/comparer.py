@@ -76,6 +76,27 @@ def deviate(found: Tensor, expected: Expected) -> Deviation:
     return Deviation(errors, roundings)
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """How far S sets of one output may be off, in absolute terms; the same rule as `compare`, for whoever has many to do."""
+
+    limits: Tensor
+    """Per element; NaN where the expected value is not finite."""
+    per_unit: Tensor
+    """One over eps times scale."""
+    mean_limits: Tensor
+    """Per set: of the mean error in that unit."""
+
+
+def allow(expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Allowance:
+    """The limits under which `compare` finds nothing wrong with finite values."""
+    info = torch.finfo(expected.dtype)
+    unit = (expected.scale * info.eps).clamp_(min=info.tiny * info.eps)
+    roundings = deviate(expected.values, expected).roundings
+    limits = torch.where(torch.isfinite(expected.values), unit * (roundings + factor * facts.largest), math.nan)
+    return Allowance(limits, 1 / unit, roundings.flatten(1).mean(1) + factor * facts.mean)
+
+
 def measure(found: Tensor, expected: Expected) -> ErrorFacts:
     """The facts of a baseline's outputs, S sets at once."""
     errors_S = deviate(found, expected).errors.flatten(1)

@@ -1,7 +1,7 @@
-"""Where inputs come from and what should come out: base draws of a workload, spliced into ever new values.
+"""Where inputs come from and what should come out: base draws of a workload, their references, and the baseline's errors.
 
-A base draw costs a random number per element; a splice of two draws at a random place costs a copy. No call sees
-values that an earlier call has seen, and whoever samples a few of them to recognise an input is wrong about the rest.
+Drawing and computing references is dear; so both are kept, and serve many candidates, none of which lives long enough to
+see them twice. What timed calls see is spliced from base draws and changed with every call: see `stock.py`.
 
 Shape suffixes: S sets, then the tensor's own dimensions.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,15 +19,16 @@ from torch import Generator, Tensor
 
 from gristmill import records
 from gristmill.workload import Workload
-from harness.arena import Arena, Layout
+from harness import comparer
 from harness.comparer import ErrorFacts, Expected, measure, merge
 from kernels.definition import Definition, Role
-from kernels.inputs import materialise
 
 BASE_DRAWS = 6
 BASE_DRAWS_LARGE = 2
+STRESS_DRAWS = 3
 LARGE_ELEMENTS = 1 << 20
-COPIED_ELEMENTS = 1 << 14
+KEPT_ELEMENTS = 1 << 18
+"""Of an output: references of larger ones are computed again each time."""
 KEPT_WEIGHT_BYTES = 512 << 20
 MIN_PLACES = 64
 """Of the independent axis, in a part."""
@@ -67,6 +68,25 @@ class WeightBank:
             self._kept.popitem(last=False)
 
 
+@dataclass(frozen=True)
+class Yardstick:
+    """One output's exact values of every base draw with what may be off, dense float64: base, then elements."""
+
+    exact: Tensor
+    limit: Tensor
+    """How far an element may be off; NaN where only the comparer can tell."""
+    per_unit: Tensor
+    """One over the unit in which errors are averaged."""
+    mean_limits: tuple[float, ...]
+    """Of each base draw, in that unit."""
+
+    @classmethod
+    def of(cls, answer: Expected, facts: ErrorFacts) -> Yardstick:
+        allowance = comparer.allow(answer, facts)
+        flat = [t.flatten(1).contiguous() for t in (answer.values, allowance.limits, allowance.per_unit)]
+        return cls(*flat, tuple(allowance.mean_limits.tolist()))
+
+
 class Draws:
     """Inputs, references and the baseline's own errors of one workload in one regime, from one seed."""
 
@@ -87,22 +107,28 @@ class Draws:
         self._scalars = tuple(scalar.default for scalar in definition.scalars)
         self._generator = Generator().manual_seed(seed)
         self._bank = bank or WeightBank(seed)
-        self._bases = self._draw_bases()
+        self.bases = self._draw_bases()
+        """Per input: base draw, then the tensor's dimensions, dense."""
+
+    @property
+    def count(self) -> int:
+        """Base draws that there are of every input."""
+        return min(base.shape[0] for base in self.bases)
 
     def _draw_bases(self) -> list[Tensor]:
-        """Per input, `BASE_DRAWS` values: base, then the tensor's dimensions, dense."""
         if self.definition.independent_axis:
             return self._draw_apart()
         elements = max(math.prod(layout.shape) for layout in self.workload.inputs)
         count = BASE_DRAWS_LARGE if elements >= LARGE_ELEMENTS else BASE_DRAWS
-        draws = [materialise(self.definition, self.workload, self.regime, self._generator) for _ in range(count)]
+        if self._traffic is not None:
+            count = min(count, STRESS_DRAWS)
+        draws = [self._draw(self.workload.axes) for _ in range(count)]
         return [torch.stack([draw[index] for draw in draws]) for index in range(len(draws[0]))]
 
     def _draw_apart(self) -> list[Tensor]:
         """Activations are drawn beside weights of one row; the weights come from the bank."""
         definition, workload = self.definition, self.workload
-        axes = {**workload.axes, definition.independent_axis: 1}
-        draws = [definition.make_inputs(self._generator, axes, workload.dtype, self.regime) for _ in range(BASE_DRAWS)]
+        draws = [self._draw({**workload.axes, definition.independent_axis: 1}) for _ in range(BASE_DRAWS)]
         return [
             self._bank.bases(definition, workload, index)
             if spec.role is Role.WEIGHT
@@ -110,20 +136,37 @@ class Draws:
             for index, spec in enumerate(definition.inputs)
         ]
 
+    def _draw(self, axes: Mapping[str, int]) -> tuple[Tensor, ...]:
+        values = self.definition.make_inputs(self._generator, axes, self.workload.dtype, self.regime)
+        return tuple(
+            _expanded(value, layout.strides) for value, layout in zip(values, self.workload.inputs, strict=True)
+        )
+
     @property
     def size_bytes(self) -> int:
         """Without what the bank holds."""
         owned = [not (self.definition.independent_axis and s.role is Role.WEIGHT) for s in self.definition.inputs]
-        return sum(base.nbytes for base, own in zip(self._bases, owned, strict=True) if own)
+        return sum(base.nbytes for base, own in zip(self.bases, owned, strict=True) if own)
 
-    def fill(self, arena: Arena, numbers: Tensor, indices: Sequence[int], generator: Generator) -> None:
-        """New values for the inputs `indices` of those sets, in place. The generator decides where the splices are."""
-        for index in indices:
-            base = self._bases[index]
-            target = arena.tensors[index]
-            for start in range(0, len(numbers), max(1, LARGE_ELEMENTS // base[0].numel())):
-                part = numbers[start : start + max(1, LARGE_ELEMENTS // base[0].numel())]
-                _write(target, part, _splice(base, len(part), generator), self.workload.inputs[index].strides)
+    def case(self, numbers: Sequence[int]) -> list[Tensor]:
+        """Inputs of whole base draws, those sets of them; activations and weights of the same number."""
+        return [base[list(numbers)] for base in self.bases]
+
+    @functools.cached_property
+    def answers(self) -> list[Expected] | None:
+        """What every base draw should give; None where that is too much to keep."""
+        outputs = max(math.prod([self.workload.axes[axis] for axis in s.dims]) for s in self.definition.outputs)
+        weights = max((base[0].numel() for base in self.bases), default=0)
+        if max(outputs, weights) > KEPT_ELEMENTS:
+            return None
+        return self.expected(self.case(range(self.count)))
+
+    @functools.cached_property
+    def yardsticks(self) -> list[Yardstick] | None:
+        """Likewise, as a quick comparison wants it."""
+        if self.answers is None:
+            return None
+        return [Yardstick.of(answer, facts) for answer, facts in zip(self.answers, self.facts, strict=True)]
 
     def expected(self, inputs: Sequence[Tensor]) -> list[Expected]:
         """What S sets of inputs should give."""
@@ -146,7 +189,7 @@ class Draws:
         found: list[list[ErrorFacts]] = []
         with torch.inference_mode():
             for _ in range(samples):
-                inputs = [_splice(base, 1, generator) for base in self._bases]
+                inputs = [_splice(base, generator)[None] for base in self.bases]
                 results = baseline(*(tensor[0] for tensor in inputs), *self._scalars)
                 part = choose_part(self.definition, self.workload, PART_ELEMENTS, generator)
                 expected = self.expected(part.of_inputs(inputs))
@@ -159,9 +202,10 @@ class Draws:
 
 @dataclass(frozen=True)
 class Part:
-    """Some places along a definition's independent axis, in order; all of them where `places` is None."""
+    """Some places along one axis, in order; everything where `places` is None."""
 
     definition: Definition
+    axis: str = ""
     places: Tensor | None = None
 
     def of_inputs(self, tensors: Sequence[Tensor], numbers: Tensor | None = None) -> list[Tensor]:
@@ -176,72 +220,51 @@ class Part:
         """Where an element of a part lies in the whole tensor."""
         if self.places is None:
             return index
-        axis = self.definition.independent_axis
-        return tuple(int(self.places[i]) if dim == axis else i for dim, i in zip(dims, index, strict=True))
+        return tuple(int(self.places[i]) if dim == self.axis else i for dim, i in zip(dims, index, strict=True))
 
     def _take(self, tensors: Sequence[Tensor], dims: Sequence[tuple[str, ...]], numbers: Tensor | None) -> list[Tensor]:
-        axis = self.definition.independent_axis
         taken = []
         for tensor, names in zip(tensors, dims, strict=True):
-            if self.places is None or axis not in names:
+            if self.places is None or self.axis not in names:
                 taken.append(tensor if numbers is None else tensor[numbers])
-            elif names[0] == axis:  # the weights: never copied whole
+            elif names[0] == self.axis:  # never copied whole
                 sets = torch.arange(tensor.shape[0]) if numbers is None else numbers
                 taken.append(tensor[sets[:, None], self.places])
             else:
                 chosen = tensor if numbers is None else tensor[numbers]
-                taken.append(chosen.index_select(1 + names.index(axis), self.places))
+                taken.append(chosen.index_select(1 + names.index(self.axis), self.places))
         return taken
 
 
 def choose_part(definition: Definition, workload: Workload, elements: int, generator: Generator) -> Part:
-    """A random part of about so many elements of the weights, at least `MIN_PLACES` places; everything if it is no
-    larger.
+    """A random part of about so many elements: of the weights along the axis of independent outputs, at least
+    `MIN_PLACES`, or of the rows, at least one. Everything if it is no larger.
     """
-    axis = definition.independent_axis
+    axis = definition.independent_axis or definition.row_axis
     if not axis:
         return Part(definition)
     extent = workload.axes[axis]
     per_place = sum(math.prod(layout.shape) for layout in workload.inputs) / extent
-    count = max(MIN_PLACES, int(elements / per_place))
+    count = max(MIN_PLACES if definition.independent_axis else 1, int(elements / per_place))
     if count >= extent:
         return Part(definition)
-    return Part(definition, torch.randperm(extent, generator=generator)[:count].sort().values)
+    return Part(definition, axis, torch.randperm(extent, generator=generator)[:count].sort().values)
 
 
-def activations(layout: Layout) -> list[int]:
-    """Which inputs change with each call."""
-    return [index for index, weight in enumerate(layout.weights) if not weight]
+def _expanded(values: Tensor, strides: Sequence[int]) -> Tensor:
+    """The values as a call with those strides sees them: along an expanded dimension the first stand for all."""
+    for dim, stride in enumerate(strides):
+        if stride == 0 and values.shape[dim] > 1:
+            values = values.narrow(dim, 0, 1).expand(values.shape)
+    return values
 
 
-def weights(layout: Layout) -> list[int]:
-    """Which inputs change only when a model is loaded."""
-    return [index for index, weight in enumerate(layout.weights) if weight]
-
-
-def _splice(base: Tensor, count: int, generator: Generator) -> Tensor:
-    """`count` values, each the head of one base draw and the tail of another."""
-    bases, elements = base.shape[0], base[0].numel()
-    flat = base.reshape(bases, elements)
-    first = torch.randint(0, bases, (count,), generator=generator)
-    second = (first + torch.randint(1, bases, (count,), generator=generator)) % bases
-    cuts = torch.randint(0, elements, (count, 1), generator=generator, dtype=torch.int32)
-    if elements >= COPIED_ELEMENTS:  # two copies beat a mask
-        spliced = torch.empty((count, elements), dtype=base.dtype)
-        for row, head, tail, cut in zip(spliced, first.tolist(), second.tolist(), cuts[:, 0].tolist(), strict=True):
-            row[:cut] = flat[head, :cut]
-            row[cut:] = flat[tail, cut:]
-        return spliced.reshape(count, *base.shape[1:])
-    heads = torch.arange(elements, dtype=torch.int32)[None] < cuts
-    return torch.where(heads, flat[first], flat[second]).reshape(count, *base.shape[1:])
-
-
-def _write(target: Tensor, numbers: Tensor, values: Tensor, strides: Sequence[int]) -> None:
-    """Copies into the sets; along an expanded dimension the first values stand for all."""
-    for dim, stride in enumerate(strides, start=1):
-        if stride == 0 and target.shape[dim] > 1:
-            target, values = target.narrow(dim, 0, 1), values.narrow(dim, 0, 1)
-    target[numbers] = values
+def _splice(base: Tensor, generator: Generator) -> Tensor:
+    """One value: the head of one base draw and the tail of another."""
+    flat = base.flatten(1)
+    first, second = torch.randperm(base.shape[0], generator=generator)[:2].tolist()
+    cut = int(torch.randint(0, flat.shape[1], (1,), generator=generator))
+    return torch.cat((flat[first, :cut], flat[second, cut:])).reshape(base.shape[1:])
 
 
 def _batched(

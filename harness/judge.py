@@ -7,41 +7,38 @@ of them. What makes a candidate `faster` stands in `decision.py`.
 from __future__ import annotations
 
 import contextlib
-import random
 import secrets
-import statistics
 import time
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import torch
 
-from gristmill import records
 from gristmill.workload import Workload
-from harness import lease, scheduling, static_rules, timing
-from harness.arena import Arena, Layout, SharedFile, lay_out
+from harness import lease, native, static_rules
+from harness.arena import OutputArena, SharedFile
+from harness.bout import Bout
 from harness.builder import Build, Builder, BuildPool
-from harness.decision import decide, workload_evidence
-from harness.draws import Draws, WeightBank
+from harness.draws import WeightBank
 from harness.errors import BaselineError, FlagError
+from harness.opponent import Baseline, Opponent, RivalCandidate
 from harness.policy import JudgePolicy
 from harness.runners import Runners
 from harness.session import Finding, Session, as_baseline_error
-from harness.trial import BASELINE_PATIENCE, CHECKED_SETS, Trial
+from harness.stock import Stock, Stocks
 from kernels import catalogue
 from kernels.candidate import Candidate, Language
 from kernels.definition import Definition
 from kernels.errors import UnknownOperatorError
 from kernels.inputs import edge_workloads
 from kernels.roofline import Peaks
-from kernels.verdict import Status, Verdict, WorkloadTiming
+from kernels.verdict import Status, Verdict
 
 COMPILED_BASELINE = "compile"
-KEPT_DRAWS_BYTES = 512 << 20
 BUILD_WORKERS = 2
 
 
@@ -52,21 +49,21 @@ class Judge:
     that bears the device's name.
 
     Raises:
-        HostFaultError: the host lacks what a judge needs.
+        HostFaultError, NoCompilerError: the host lacks what a judge needs.
     """
 
     def __init__(self, work_dir: Path, policy: JudgePolicy, peaks: Peaks, *, device: str = "cpu") -> None:
         self.policy = policy
         self._device = device
         self.peaks = peaks
-        self._work_dir = work_dir
+        self.builder = Builder(work_dir / "builds")
+        self._native = native.build(work_dir / "native", self.builder.compiler, self.builder.identity)
         self._inputs = SharedFile("inputs", writable_by_runner=False)
-        self._builder: Builder | None = None
         self._pool: BuildPool | None = None
         self._builds: dict[str, Future[Build]] = {}
-        self._runners = Runners(policy.thread_count, self._inputs)
-        self._draws: OrderedDict[tuple[str, str], Draws] = OrderedDict()
-        self._draws_uses = 0
+        self._runners = Runners(policy.thread_count, self._inputs, self._native)
+        self._stocks = Stocks(self._native, self._inputs)
+        self._uses = 0
         self._seed = secrets.randbits(48)
         self._bank = WeightBank(self._seed)
         self._repeatable = False
@@ -93,17 +90,6 @@ class Judge:
                 self._pool = BuildPool(self.builder, BUILD_WORKERS)
             self._builds[candidate.digest] = self._pool.submit(candidate)
 
-    @property
-    def builder(self) -> Builder:
-        """The builder, made when it is first needed.
-
-        Raises:
-            NoCompilerError: there is no compiler.
-        """
-        if self._builder is None:
-            self._builder = Builder(self._work_dir / "builds")
-        return self._builder
-
     def judge(
         self,
         candidate: Candidate,
@@ -112,14 +98,15 @@ class Judge:
         held_out: Sequence[Workload] = (),
         edges: bool = True,
         seed: int | None = None,
-        baseline: str = "eager",
+        baseline: str | Candidate = "eager",
     ) -> Verdict:
         """The verdict on one candidate. `workloads` are checked and timed, `held_out` and edges only checked.
 
         Args:
-            baseline: what to time against: `eager`, another of the definition's, or `compile` for torch.compile.
+            baseline: what to time against: `eager`, another of the definition's, `compile` for torch.compile, or
+                another candidate, which is taken to be right.
             seed: from which everything is drawn, so that a judgement can be repeated. If not given, base draws serve
-                `draws_uses` candidates, and what is spliced from them is random.
+                `draws_uses` candidates, and what is made of them is random.
 
         Raises:
             GristmillError: for faults of this host or of the caller, never for what a candidate does.
@@ -140,44 +127,6 @@ class Judge:
             verdict = _convict(blank, finding)
         return replace(verdict, duration_s=time.monotonic() - start)
 
-    def time_baselines(self, workloads: Sequence[Workload], names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Median nanoseconds per call by baseline and workload label, each name timed in turn within this call.
-
-        Raises:
-            BaselineError: a baseline does not exist or does not run.
-        """
-        times: dict[str, dict[str, float]] = {name: {} for name in names}
-        with lease.hold(self._device):
-            for workload in workloads:
-                definition = catalogue.operator(workload.operator)
-                layout = lay_out(definition, workload)
-                arena = Arena(self._inputs, layout.inputs, layout.sets)
-                source = self._source(definition, workload, definition.regimes[0])
-                everything = torch.arange(layout.sets)
-                source.fill(arena, everything, range(len(layout.inputs)), torch.Generator().manual_seed(self._seed))
-                for name in names:
-                    times[name][workload.label] = self._time_baseline(definition, name, layout)
-        return times
-
-    def _time_baseline(self, definition: Definition, name: str, layout: Layout) -> float:
-        session = self._runners.baseline(definition, name)
-        rng = random.Random(self._seed)
-        patience_s = self.policy.deadline_s * BASELINE_PATIENCE
-        samples = []
-        try:
-            session.plan(layout, patience_s)
-            per_call_ns = float(session.run([0], patience_s))
-            with scheduling.measuring():
-                session.hasten()
-                for _ in range(self.policy.stop.min_pairs + 1):
-                    count = timing.batch_size(per_call_ns, self.policy.batch_ns, layout.sets, rng)
-                    per_call_ns = session.run(rng.sample(range(layout.sets), count), patience_s) / count
-                    samples.append(per_call_ns)
-        except Finding as finding:
-            self._runners.drop_baseline()
-            raise as_baseline_error(name, finding) from None
-        return statistics.median(samples[1:])
-
     def _judge(
         self,
         blank: Verdict,
@@ -185,11 +134,12 @@ class Judge:
         workloads: Sequence[Workload],
         held_out: Sequence[Workload],
         edges: bool,
-        baseline: str,
+        baseline: str | Candidate,
     ) -> Verdict:
         definition = _definition(candidate)
-        _check_baseline(definition, baseline)
-        self._runners.start_baseline()  # it imports torch while the candidate is built
+        if isinstance(baseline, str):
+            _check_baseline(definition, baseline)
+            self._runners.start_baseline()  # it imports torch while the candidate is built
         admitted = [workload for workload in workloads if candidate.domain.admits(workload)]
         if not admitted:
             raise Finding(Status.REJECTED, f"its domain admits none of the {len(workloads)} workloads")
@@ -197,101 +147,60 @@ class Judge:
         if why is not None:
             raise Finding(Status.REJECTED, why)
         notes = "".join(f"{sighting}\n" for sighting in static_rules.inspect_source(candidate))
+        start = time.monotonic()
         build = self._build(candidate)
-        built = replace(blank, build_log=notes + build.log, object_sha256=build.sha256)
+        build_s = time.monotonic() - start
+        built = replace(blank, build_log=notes + build.log, object_sha256=build.sha256, build_s=build_s)
         if build.path is None and candidate.language is Language.CPP:
             return replace(built, status=Status.BUILD_FAILED, reason=_first_error(build.log))
         checked = [*(edge_workloads(definition, candidate.domain.dtype, candidate.domain) if edges else ())]
         checked += [workload for workload in held_out if candidate.domain.admits(workload)]
-        runner = self._runners.candidate(candidate, build.path)
-        with lease.hold(self._device), _single_threaded(), runner as (session, isolation):
-            built = replace(built, isolation=isolation)
-            deadline = time.monotonic() + self.policy.total_s
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(lease.hold(self._device))
+            stack.enter_context(_single_threaded())
+            session = stack.enter_context(self._runners.candidate(candidate, build.path, self.policy.deadline_s))
+            built = replace(built, isolation=session.isolation)
+            opponent = self._opponent(definition, baseline, stack)
+            bout = Bout(self.policy, self.peaks, self._stock_of(definition), self._outputs_of(session), session)
             try:
-                return self._run(built, candidate, definition, admitted, checked, baseline, session, deadline)
+                return bout.judge(built, candidate, admitted, checked, opponent, self._random())
             except Finding as finding:
                 return _convict(built, finding)
 
-    def _run(
-        self,
-        built: Verdict,
-        candidate: Candidate,
-        definition: Definition,
-        workloads: Sequence[Workload],
-        checked: Sequence[Workload],
-        baseline: str,
-        session: Session,
-        deadline: float,
-    ) -> Verdict:
-        rng = random.Random(self._seed if self._repeatable else secrets.randbits(64))  # the candidate is loaded already
-        for workload in (*checked, *workloads):
-            trial = self._trial(definition, workload, session, candidate.needs_setup, rng, CHECKED_SETS)
-            everywhere = workload in checked or self.policy.regimes_per_workload is None
-            for regime in self._regimes(definition, everywhere, rng):
-                trial.check(self._source(definition, workload, regime))
-                if time.monotonic() > deadline:
-                    raise Finding(Status.TIMED_OUT, f"not checked within {self.policy.total_s:.0f} s")
-        timings: list[WorkloadTiming] = []
-        setup_ns: dict[str, int] = {}
-        for workload in workloads:
-            trial = self._trial(definition, workload, session, candidate.needs_setup, rng, None)
-            source = self._source(definition, workload, definition.regimes[0])
-            paired = trial.time(source, self._runners.baseline(definition, baseline), deadline)
-            built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
-            timings.append(workload_evidence(definition, trial.layout, paired, self.peaks))
-            if candidate.needs_setup:
-                setup_ns[workload.label] = trial.setup_ns
-        return decide(replace(built, timings=tuple(timings), setup_ns=setup_ns), self.policy.min_gain)
+    def _opponent(self, definition: Definition, baseline: str | Candidate, stack: contextlib.ExitStack) -> Opponent:
+        """Raises BaselineError if it does not load."""
+        if isinstance(baseline, str):
+            return Baseline(baseline, self._runners.baseline(definition, baseline), self.policy)
+        build = self._build(baseline)
+        if build.path is None and baseline.language is Language.CPP:
+            raise BaselineError(f"the candidate to compare with does not build: {_first_error(build.log)}")
+        try:
+            session = stack.enter_context(self._runners.candidate(baseline, build.path, self.policy.deadline_s))
+        except Finding as finding:
+            raise as_baseline_error("given as a candidate", finding) from None
+        outputs = self._outputs_of(session)
+        return RivalCandidate(baseline.digest, session, outputs, self.policy, needs_setup=baseline.needs_setup)
 
-    def _trial(
-        self,
-        definition: Definition,
-        workload: Workload,
-        session: Session,
-        needs_setup: bool,
-        rng: random.Random,
-        sets: int | None,
-    ) -> Trial:
-        layout = lay_out(definition, workload) if sets is None else lay_out(definition, workload, sets)
-        assert session.outputs is not None
-        return Trial(
-            definition,
-            layout,
-            Arena(self._inputs, layout.inputs, layout.sets),
-            Arena(session.outputs, layout.outputs, layout.sets),
-            session,
-            needs_setup=needs_setup,
-            policy=self.policy,
-            rng=rng,
-        )
+    def _stock_of(self, definition: Definition) -> Callable[[Workload, int], Stock]:
+        return lambda workload, sets: self._stocks.stock(definition, workload, self._seed, self._bank, max_sets=sets)
 
-    def _regimes(self, definition: Definition, everywhere: bool, rng: random.Random) -> list[str]:
-        first, *others = definition.regimes
-        count = len(others) if everywhere else (self.policy.regimes_per_workload or 1) - 1
-        return [first, *rng.sample(others, min(count, len(others)))]
+    def _outputs_of(self, session: Session) -> Callable[[Stock], OutputArena]:
+        file = session.outputs
+        assert file is not None
+        return lambda stock: OutputArena(self._native, file, stock.layout)
 
-    def _source(self, definition: Definition, workload: Workload, regime: str) -> Draws:
-        """Base draws by workload and regime; the oldest go when they take more than `KEPT_DRAWS_BYTES`."""
-        key = (workload.digest, regime)
-        if key not in self._draws:
-            kept = sum(draws.size_bytes for draws in self._draws.values())
-            while self._draws and kept > KEPT_DRAWS_BYTES:
-                kept -= self._draws.popitem(last=False)[1].size_bytes
-            first = definition.regimes[0]
-            traffic = self._source(definition, workload, first) if regime != first else None
-            seed = int(records.digest([self._seed, *key])[:15], 16)
-            self._draws[key] = Draws(definition, workload, regime, seed, traffic, self._bank)
-        self._draws.move_to_end(key)
-        return self._draws[key]
+    def _random(self) -> np.random.Generator:
+        """Known to nobody before the candidate is loaded, unless a seed was asked for."""
+        return np.random.default_rng(self._seed if self._repeatable else secrets.randbits(128))
 
     def _turn_page(self, seed: int | None) -> None:
         """New base draws when a seed is asked for, or when enough candidates have been judged on the old ones."""
         known, self._repeatable = self._repeatable, seed is not None
-        self._draws_uses += 1
-        worn = known or self._draws_uses > self.policy.draws_uses
+        self._uses += 1
+        worn = known or self._uses > self.policy.draws_uses
         if worn if seed is None else seed != self._seed:
-            self._draws.clear()
-            self._draws_uses = 1
+            self._stocks.clear()
+            self._uses = 1
             self._seed = secrets.randbits(48) if seed is None else seed
             self._bank = WeightBank(self._seed)
 
@@ -304,8 +213,9 @@ class Judge:
         except FlagError as error:
             raise Finding(Status.REJECTED, str(error)) from None
 
-    def _host(self, candidate: Candidate, baseline: str) -> dict[str, str]:
-        facts = {"hardware": self.peaks.hardware, "torch": torch.__version__, "baseline": baseline}
+    def _host(self, candidate: Candidate, baseline: str | Candidate) -> dict[str, str]:
+        name = baseline if isinstance(baseline, str) else baseline.digest
+        facts = {"hardware": self.peaks.hardware, "torch": torch.__version__, "baseline": name}
         if candidate.language is Language.CPP:
             facts["compiler"] = self.builder.compiler_version
         return facts

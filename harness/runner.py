@@ -1,10 +1,9 @@
-"""The untrusted runner: loads one candidate and runs it on buffer sets that the judge prepared. Standard library only.
+"""The untrusted runner of Python candidates: loads one and runs it on buffer sets that the judge prepared.
 
 It is started by `confine.py`, imports nothing of Gristmill, holds no expected output and no clock that counts. Whatever
-it says is taken as a claim: "done" stops the judge's clock, and then the judge looks at the buffers.
-
-A message is a header (kind, payload bytes, nonce) and a payload: JSON for LOAD and PLAN, set numbers for SETUP and RUN.
-An answer repeats the nonce. Baselines are served by the same loop in a process of their own.
+it says is taken as a claim: "done" stops the judge's clock, and then the judge looks at the buffers. Compiled candidates
+have a runner of their own (`native/runner.c`) that speaks the same protocol (`native/protocol.h`). Baselines are served by
+this loop too, in a process of their own.
 """
 
 from __future__ import annotations
@@ -28,17 +27,29 @@ if TYPE_CHECKING:
 # ruff: noqa: PTH103, PTH118, PTH120, PTH123
 
 HEADER = struct.Struct("<IIQ")
+"""Kind, bytes of the payload, nonce."""
 LOAD, PLAN, SETUP, RUN, QUIT = 1, 2, 3, 4, 5
 DONE, REFUSED, FAILED = 101, 102, 103
 MAX_TEXT_BYTES = 2000
+LOAD_HEAD = struct.Struct("<q")
+"""Most bytes of packed weights; 0 without a setup phase."""
+PLAN_HEAD = struct.Struct("<QQQIIIIII")
+"""Input offset, input bytes, output bytes; inputs, outputs, scalars, sets, guarded sets, whether sparse."""
+PLAN_TENSOR = struct.Struct("<ii4q4qQQQQ")
+"""Dtype, rank, shape, strides, base, start, pitch, whether a weight."""
+RUN_HEAD = struct.Struct("<QII")
+"""Seed of the chain, calls, sets in the pool."""
 
 PAGE = mmap.PAGESIZE
 PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
-MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_POPULATE = 1, 2, 0x20, 0x8000
+MAP_SHARED = 1
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
 MAP_FAILED = ctypes.c_void_p(-1).value
 MAX_RANK = 4
+CHAIN_OUTPUTS = 8
 DTYPE_CODES = {"float32": 1, "bfloat16": 2, "float64": 3, "int32": 4, "int64": 5}
+DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8}
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -52,30 +63,159 @@ class RefusalError(Exception):
     """The candidate declined, or is not what it claims to be; the text says how."""
 
 
-class GmTensor(ctypes.Structure):
+class ChainOutput(ctypes.Structure):
     _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * MAX_RANK),
-        ("stride", ctypes.c_int64 * MAX_RANK),
+        ("start", ctypes.c_void_p),
+        ("pitch", ctypes.c_int64),
+        ("elements", ctypes.c_int64),
+        ("item_bytes", ctypes.c_int64),
     )
 
 
-class GmCall(ctypes.Structure):
+class Chain(ctypes.Structure):
+    """`chain` of `native/chain.h`: which set is called next."""
+
     _fields_ = (
-        ("inputs", ctypes.c_void_p),
-        ("outputs", ctypes.c_void_p),
-        ("scalars", ctypes.c_void_p),
-        ("packed", ctypes.c_void_p),
+        ("state", ctypes.c_uint64),
+        ("pool", ctypes.c_void_p),
+        ("remaining", ctypes.c_int64),
+        ("last", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("output", ChainOutput * CHAIN_OUTPUTS),
     )
 
 
-def map_memory(size: int, protection: int, flags: int, fd: int = -1, offset: int = 0) -> int:
-    address = libc.mmap(None, size, protection, flags, fd, offset)
-    if address == MAP_FAILED:
-        raise MemoryError(f"cannot map {size} bytes")
-    return int(address)
+class Tensor:
+    """One tensor of a plan, for all sets."""
+
+    def __init__(self, fields: tuple[Any, ...]) -> None:
+        code, rank = fields[:2]
+        self.dtype: str = DTYPE_NAMES[code]
+        self.shape: tuple[int, ...] = fields[2 : 2 + rank]
+        self.strides: tuple[int, ...] = fields[2 + MAX_RANK : 2 + MAX_RANK + rank]
+        self.base, self.start, self.pitch, self.weight = fields[2 + 2 * MAX_RANK :]
+
+
+class Region:
+    """A part of a shared file in this process."""
+
+    def __init__(self, fd: int, offset: int, size: int, writable: bool, sparse: bool) -> None:
+        self.size = size
+        self.address = 0
+        if not size:
+            return
+        protection = PROT_READ | (PROT_WRITE if writable else 0)
+        address = libc.mmap(None, size, protection, MAP_SHARED, fd, offset)
+        if address == MAP_FAILED:
+            self.size = 0
+            raise MemoryError(f"cannot map {size} bytes")
+        self.address = int(address)
+        if not sparse:  # map now what a timed call would otherwise fault in
+            libc.madvise(self.address, size, MADV_POPULATE_WRITE if writable else MADV_POPULATE_READ)
+
+    def unmap(self) -> None:
+        if self.size:
+            libc.munmap(self.address, self.size)
+
+
+class Plan:
+    """One workload's buffer sets in this process."""
+
+    def __init__(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> None:
+        offset, input_bytes, output_bytes, inputs, outputs, scalars, self.sets, guarded, sparse = PLAN_HEAD.unpack_from(
+            payload
+        )
+        place = PLAN_HEAD.size
+        tensors = [Tensor(PLAN_TENSOR.unpack_from(payload, place + i * PLAN_TENSOR.size)) for i in range(inputs + outputs)]
+        self.inputs = tensors[:inputs]
+        self.outputs = tensors[inputs:]
+        self.scalars = struct.unpack_from(f"<{scalars}d", payload, place + len(tensors) * PLAN_TENSOR.size)
+        self._regions = [
+            Region(inputs_fd, offset, input_bytes, False, bool(sparse)),
+            Region(outputs_fd, 0, output_bytes, True, bool(sparse)),
+        ]
+        self.bases = [self._regions[0].address] * inputs + [self._regions[1].address] * outputs
+        for base, tensor in zip(self.bases, tensors, strict=True):
+            for number in range(guarded):
+                libc.mprotect(base + tensor.base + (number + 1) * tensor.pitch - PAGE, PAGE, PROT_NONE)
+
+    def addresses(self, number: int) -> list[int]:
+        tensors = (*self.inputs, *self.outputs)
+        return [base + t.start + number * t.pitch for base, t in zip(self.bases, tensors, strict=True)]
+
+    def unmap(self) -> None:
+        for region in self._regions:
+            region.unmap()
+
+
+class PythonExecutor:
+    """Calls `run(*inputs, *scalars, *outputs)` of a candidate's `main.py` on torch tensors over the judge's buffers."""
+
+    def __init__(self, payload: bytes, library: Any) -> None:
+        import torch
+
+        self._torch = torch
+        self._step = library.step
+        self._step.restype = ctypes.c_int64
+        self._chain = Chain()
+        self._chain_address = ctypes.c_void_p(ctypes.addressof(self._chain))
+        folder = unpack(json.loads(payload[LOAD_HEAD.size :]))
+        sys.path.insert(0, folder)
+        try:
+            with open(folder + "/main.py", encoding="utf-8") as file:
+                text = file.read()
+            names: dict[str, Any] = {"__name__": "candidate", "__file__": "main.py"}
+            exec(compile(text, "main.py", "exec"), names)
+            self._run = names["run"]
+        except KeyError:
+            raise RefusalError("main.py defines no run(*inputs, *scalars, *outputs)") from None
+        except Exception as error:
+            raise RefusalError(f"main.py cannot be loaded: {type(error).__name__}: {error}") from None
+        self._plan: Plan | None = None
+        self._calls: list[Any] = []
+
+    def plan(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> None:
+        self._calls = []
+        if self._plan is not None:
+            self._plan.unmap()
+        self._plan = plan = Plan(payload, inputs_fd, outputs_fd)
+        self._calls = [self._arguments(number) for number in range(plan.sets)]
+        outputs = [
+            ChainOutput(base + t.start, t.pitch, count(t.shape), ITEM_BYTES[t.dtype])
+            for base, t in zip(plan.bases[len(plan.inputs) :], plan.outputs, strict=True)
+        ]
+        self._chain.outputs = len(outputs)
+        self._chain.output[: len(outputs)] = outputs
+
+    def setup(self, numbers: Any) -> None:
+        raise RefusalError("a Python candidate has no setup phase")
+
+    def run(self, seed: int, calls: int, pool: Any) -> None:
+        chain, function, arguments = self._chain, self._run, self._calls
+        chain.state, chain.pool, chain.remaining, chain.last = seed, pool.buffer_info()[0], len(pool), -1
+        step, address = self._step, self._chain_address
+        with self._torch.inference_mode():
+            for _ in range(calls):
+                try:
+                    function(*arguments[step(address)])
+                except Exception as error:
+                    raise RefusalError(f"run raised {type(error).__name__}: {error}") from None
+
+    def _arguments(self, number: int) -> tuple[Any, ...]:
+        plan = self._plan
+        assert plan is not None
+        tensors = [
+            view(self._torch, address, tensor)
+            for address, tensor in zip(plan.addresses(number), (*plan.inputs, *plan.outputs), strict=True)
+        ]
+        return (*tensors[: len(plan.inputs)], *plan.scalars, *tensors[len(plan.inputs) :])
+
+
+def count(shape: Any) -> int:
+    elements = 1
+    for extent in shape:
+        elements *= extent
+    return elements
 
 
 def unpack(files: dict[str, str]) -> str:
@@ -89,188 +229,12 @@ def unpack(files: dict[str, str]) -> str:
     return folder
 
 
-class Region:
-    """A part of a shared file in this process, with pages in it that nothing may touch."""
-
-    def __init__(self, fd: int, size: int, guards: list[int], writable: bool) -> None:
-        self.address = 0
-        protection = PROT_READ | (PROT_WRITE if writable else 0)
-        self.size = size
-        if not size:
-            return
-        self.address = map_memory(size, protection, MAP_SHARED, fd)
-        for offset in guards:
-            libc.mprotect(self.address + offset, PAGE, PROT_NONE)
-        populate = MADV_POPULATE_WRITE if writable else MADV_POPULATE_READ
-        start = 0
-        for end in [*guards, size]:
-            if end > start:  # map now what a timed call would otherwise fault in
-                libc.madvise(self.address + start, end - start, populate)
-            start = end + PAGE
-
-    def unmap(self) -> None:
-        if self.size:
-            libc.munmap(self.address, self.size)
-
-
-class Plan:
-    """One workload's buffer sets in this process."""
-
-    def __init__(self, message: dict[str, Any], inputs_fd: int, outputs_fd: int) -> None:
-        self.inputs = message["inputs"]
-        self.outputs = message["outputs"]
-        self.scalars = message["scalars"]
-        self.weights = message["weights"]
-        self._regions = [
-            Region(inputs_fd, message["input_bytes"], message["input_guards"], False),
-            Region(outputs_fd, message["output_bytes"], message["output_guards"], True),
-        ]
-        bases = [self._regions[0].address] * len(self.inputs) + [self._regions[1].address] * len(self.outputs)
-        self.addresses = [
-            [base + start + number * pitch for base, (start, pitch) in zip(bases, message["places"], strict=True)]
-            for number in range(message["sets"])
-        ]
-
-    def unmap(self) -> None:
-        for region in self._regions:
-            region.unmap()
-
-
-class CppExecutor:
-    """Calls `gm_run` as a host does: one frame per plan, a pointer per tensor written before each call."""
-
-    def __init__(self, message: dict[str, Any]) -> None:
-        try:
-            library = ctypes.CDLL(unpack(message["files"]) + "/object.so")
-            self._run: Any = library.gm_run
-            self._packed_bytes: Any = message["setup"] and library.gm_packed_bytes
-            self._setup: Any = message["setup"] and library.gm_setup
-        except (OSError, AttributeError) as error:
-            raise RefusalError(f"cannot be loaded: {error}") from None
-        self._run.argtypes = (ctypes.c_void_p,)
-        self._run.restype = ctypes.c_int32
-        if message["setup"]:
-            self._packed_bytes.argtypes = (ctypes.c_void_p,)
-            self._packed_bytes.restype = ctypes.c_int64
-            self._setup.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-            self._setup.restype = ctypes.c_int32
-        self._max_packed_bytes = message["max_packed_bytes"]
-        self._packed: dict[int, tuple[int, int]] = {}
-        self._plan: Any = None
-
-    def plan(self, plan: Plan) -> None:
-        for address, size in self._packed.values():
-            libc.munmap(address, size)
-        self._packed = {}
-        if self._plan is not None:
-            self._plan.unmap()
-        self._plan = plan
-        layouts = [*plan.inputs, *plan.outputs]
-        self._frame = (GmTensor * len(layouts))()
-        for tensor, layout in zip(self._frame, layouts, strict=True):
-            rank = len(layout["shape"])
-            tensor.dtype = DTYPE_CODES[layout["dtype"]]
-            tensor.rank = rank
-            tensor.shape = (ctypes.c_int64 * MAX_RANK)(*layout["shape"], *[1] * (MAX_RANK - rank))
-            tensor.stride = (ctypes.c_int64 * MAX_RANK)(*layout["strides"], *[0] * (MAX_RANK - rank))
-        self._words = memoryview(self._frame).cast("B").cast("q")
-        self._step = ctypes.sizeof(GmTensor) // 8
-        self._scalars = (ctypes.c_double * max(1, len(plan.scalars)))(*plan.scalars)
-        base = ctypes.addressof(self._frame)
-        outputs = base + ctypes.sizeof(GmTensor) * len(plan.inputs)
-        self._call = GmCall(base, outputs, ctypes.addressof(self._scalars), None)
-        self._call_words = memoryview(self._call).cast("B").cast("q")
-        self._address = ctypes.c_void_p(ctypes.addressof(self._call))
-
-    def setup(self, numbers: Any) -> None:
-        for number in numbers:
-            addresses = self._plan.addresses[number]
-            for index, address in enumerate(addresses):
-                weight = index < len(self._plan.weights) and self._plan.weights[index]
-                self._words[index * self._step] = address if weight else 0
-            self._call_words[3] = 0
-            size = self._packed_bytes(self._address)
-            if not 0 <= size <= self._max_packed_bytes:
-                raise RefusalError(f"gm_packed_bytes returned {size}; expected 0 to {self._max_packed_bytes}")
-            room = max(PAGE, -(-size // PAGE) * PAGE)
-            address, held = self._packed.get(number, (0, 0))
-            if held != room:
-                if held:
-                    libc.munmap(address, held)
-                address = map_memory(room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS)
-                self._packed[number] = (address, room)
-            libc.mprotect(address, room, PROT_READ | PROT_WRITE)
-            code = self._setup(self._address, address)
-            libc.mprotect(address, room, PROT_READ)
-            if code:
-                raise RefusalError(f"gm_setup returned {code}; expected 0")
-
-    def run(self, numbers: Any) -> None:
-        words, step, call, address = self._words, self._step, self._run, self._address
-        sets, packed = self._plan.addresses, self._packed
-        for number in numbers:
-            position = 0
-            for pointer in sets[number]:
-                words[position] = pointer
-                position += step
-            if packed:
-                self._call_words[3] = packed[number][0]
-            code = call(address)
-            if code:
-                raise RefusalError(f"gm_run returned {code} inside its own domain; expected 0")
-
-
-class PythonExecutor:
-    """Calls `run(*inputs, *scalars, *outputs)` of a candidate's `main.py` on torch tensors over the same buffers."""
-
-    def __init__(self, message: dict[str, Any]) -> None:
-        import torch
-
-        self._torch = torch
-        folder = unpack(message["files"])
-        sys.path.insert(0, folder)
-        try:
-            with open(folder + "/main.py", encoding="utf-8") as file:
-                text = file.read()
-            names: dict[str, Any] = {"__name__": "candidate", "__file__": "main.py"}
-            exec(compile(text, "main.py", "exec"), names)
-            self._run = names["run"]
-        except KeyError:
-            raise RefusalError("main.py defines no run(*inputs, *scalars, *outputs)") from None
-        except Exception as error:
-            raise RefusalError(f"main.py cannot be loaded: {type(error).__name__}: {error}") from None
-        self._plan: Any = None
-        self._calls: list[Any] = []
-
-    def plan(self, plan: Plan) -> None:
-        self._calls = []
-        if self._plan is not None:
-            self._plan.unmap()
-        self._plan = plan
-        layouts = [*plan.inputs, *plan.outputs]
-        for addresses in plan.addresses:
-            tensors = [view(self._torch, a, layout) for a, layout in zip(addresses, layouts, strict=True)]
-            self._calls.append((*tensors[: len(plan.inputs)], *plan.scalars, *tensors[len(plan.inputs) :]))
-
-    def setup(self, numbers: Any) -> None:
-        raise RefusalError("a Python candidate has no setup phase")
-
-    def run(self, numbers: Any) -> None:
-        function, calls = self._run, self._calls
-        with self._torch.inference_mode():
-            for number in numbers:
-                try:
-                    function(*calls[number])
-                except Exception as error:
-                    raise RefusalError(f"run raised {type(error).__name__}: {error}") from None
-
-
-def view(torch: Any, address: int, layout: dict[str, Any]) -> Any:
+def view(torch: Any, address: int, tensor: Tensor) -> Any:
     """A torch tensor over memory that is already there."""
-    dtype = getattr(torch, layout["dtype"])
-    span = 1 + sum((extent - 1) * stride for extent, stride in zip(layout["shape"], layout["strides"], strict=True))
+    dtype = getattr(torch, tensor.dtype)
+    span = 1 + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
     memory = (ctypes.c_char * (span * dtype.itemsize)).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype).as_strided(layout["shape"], layout["strides"])
+    return torch.frombuffer(memory, dtype=dtype).as_strided(tensor.shape, tensor.strides)
 
 
 def receive(channel: socket.socket, size: int) -> bytes:
@@ -284,7 +248,7 @@ def receive(channel: socket.socket, size: int) -> bytes:
 
 
 def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load: Any) -> None:
-    """Answers requests until QUIT or the end of the channel. `load` makes the executor from a LOAD message."""
+    """Answers requests until QUIT or the end of the channel. `load` makes the executor from a LOAD's payload."""
     executor: Any = None
     while True:
         try:
@@ -295,13 +259,14 @@ def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load: Any) ->
         answer, text = DONE, ""
         try:
             if kind == RUN:
-                executor.run(array.array("I", payload))
+                seed, calls, _ = RUN_HEAD.unpack_from(payload)
+                executor.run(seed, calls, array.array("I", payload[RUN_HEAD.size :]))
             elif kind == SETUP:
                 executor.setup(array.array("I", payload))
             elif kind == PLAN:
-                executor.plan(Plan(json.loads(payload), inputs_fd, outputs_fd))
+                executor.plan(payload, inputs_fd, outputs_fd)
             elif kind == LOAD:
-                executor = load(json.loads(payload))
+                executor = load(payload)
             elif kind == QUIT:
                 return
         except RefusalError as refusal:
@@ -312,16 +277,12 @@ def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load: Any) ->
         channel.sendall(HEADER.pack(answer, len(encoded), nonce) + encoded)
 
 
-def load_candidate(message: dict[str, Any]) -> Any:
-    return CppExecutor(message) if message["language"] == "cpp" else PythonExecutor(message)
-
-
 def main(settings: dict[str, Any]) -> None:
     """Entry from `confine.py`: the descriptors of the channel and of the two shared files."""
     sys.path[:] = settings["path"]
-    if settings["path"]:  # a runner for Python: imports are done before there is anything to run
-        import torch
+    import torch  # imports are done before there is anything to run
 
-        torch.set_num_threads(settings["threads"])
+    torch.set_num_threads(settings["threads"])
+    library = ctypes.CDLL(settings["library"])
     channel = socket.socket(fileno=settings["channel"])
-    serve(channel, settings["inputs_fd"], settings["outputs_fd"], load_candidate)
+    serve(channel, settings["inputs_fd"], settings["outputs_fd"], lambda payload: PythonExecutor(payload, library))

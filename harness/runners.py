@@ -4,57 +4,94 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness.arena import SharedFile
+from harness.native import Native
 from harness.session import (
+    BASELINE_LOAD_S,
     Finding,
     RunnerKind,
     Session,
     as_baseline_error,
-    load_message,
+    baseline_payload,
+    load_payload,
     start_baseline_session,
     start_candidate_session,
 )
 from kernels.candidate import Candidate
 from kernels.definition import Definition
 
+SPARES = 2
+"""Warm runners per kind: one to take, one that is coming up."""
+KEPT_OUTPUT_BYTES = 16 << 20
+"""Of a file of outputs, kept from runner to runner after it was overwritten; what lies behind goes back."""
+
 
 class Runners:
     """A candidate's runner serves one candidate only. The baselines' runner lives on, and never sees a candidate."""
 
-    def __init__(self, threads: int, inputs: SharedFile) -> None:
+    def __init__(self, threads: int, inputs: SharedFile, native: Native) -> None:
         self._threads = threads
         self._inputs = inputs
+        self._native = native
         self._baseline: tuple[str, Session] | None = None
-        self._spares: dict[RunnerKind, Session] = {}
+        self._spares: dict[RunnerKind, list[Session]] = {}
+        self._files: list[SharedFile] = []
+        self._undertaker = ThreadPoolExecutor(1, thread_name_prefix="undertaker")
 
     def close(self) -> None:
-        """Ends them all."""
-        for session in self._spares.values():
-            session.close()
+        """Ends them all, and returns when nothing of them is left."""
+        for session in [session for spares in self._spares.values() for session in spares]:
+            self._bury(session)
         self._spares.clear()
+        self._undertaker.shutdown()
+        for file in self._files:
+            file.close()
+        self._files.clear()
         self.drop_baseline()
 
     @contextlib.contextmanager
-    def candidate(self, candidate: Candidate, object_path: Path | None) -> Iterator[tuple[Session, tuple[str, ...]]]:
-        """A warm runner with the candidate loaded, and the layers around it; the next one comes up afterwards.
+    def candidate(self, candidate: Candidate, object_path: Path | None, timeout_s: float) -> Iterator[Session]:
+        """A warm runner with the candidate loaded.
 
         Raises:
             Finding: it cannot be loaded.
             HostFaultError: no runner comes up.
         """
         kind = RunnerKind(candidate.language, self._threads)
-        if kind not in self._spares:
-            self._spares[kind] = start_candidate_session(kind, self._inputs)
-        session = self._spares.pop(kind)
+        if not self._spares.get(kind):
+            self._start_spare(kind)
+        session = self._spares[kind].pop(0)
         try:
             session.wait_ready()
-            session.load(load_message(candidate, object_path))
-            yield session, session.isolation
+            session.load(load_payload(candidate, object_path), timeout_s)
+            yield session
         finally:
-            session.close()
-            self._spares[kind] = start_candidate_session(kind, self._inputs)
+            self._bury(session)
+            while len(self._spares[kind]) < SPARES:
+                self._start_spare(kind)
+
+    def _start_spare(self, kind: RunnerKind) -> None:
+        outputs = self._files.pop() if self._files else SharedFile("outputs", writable_by_runner=True)
+        try:
+            session = start_candidate_session(kind, self._native, self._inputs, outputs)
+        except BaseException:
+            self._files.append(outputs)
+            raise
+        self._spares.setdefault(kind, []).append(session)
+
+    def _bury(self, session: Session) -> None:
+        """Ends a runner; what it leaves is cleared away while the next one works."""
+        session.kill()
+        self._undertaker.submit(self._clear_away, session)
+
+    def _clear_away(self, session: Session) -> None:
+        session.close()
+        if session.outputs is not None:
+            session.outputs.scrub(KEPT_OUTPUT_BYTES)
+            self._files.append(session.outputs)
 
     def start_baseline(self) -> tuple[str, Session]:
         """Starts the baselines' process, if it does not run; returns what it has loaded."""
@@ -73,7 +110,7 @@ class Runners:
         session.wait_ready()
         if loaded != wanted:
             try:
-                session.load({"operator": definition.name, "baseline": name})
+                session.load(baseline_payload(definition.name, name), BASELINE_LOAD_S)
             except Finding as finding:
                 self.drop_baseline()
                 raise as_baseline_error(name, finding) from None

@@ -6,7 +6,6 @@ it left running can finish late, or disturb the other side of a pair.
 
 from __future__ import annotations
 
-import array
 import base64
 import json
 import os
@@ -16,21 +15,23 @@ import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import runner, sandbox
-from harness.arena import Layout, SharedFile
+from harness.arena import Numbers, SharedFile
 from harness.errors import BaselineError
+from harness.native import Native
 from harness.sandbox import MEBIBYTE, Confinement, Limits, Sandboxed
 from kernels.candidate import Candidate, Language
 from kernels.verdict import Mismatch, Status
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BASELINE_RUNNER = Path(__file__).with_name("baseline_runner.py")
-LOAD_TIMEOUT_S = 60.0
+BASELINE_LOAD_S = 60.0
+ADDRESS_BYTES = 24 << 30
+"""Of address space in a runner."""
 MAX_PACKED_BYTES = 2 << 30
 SETTLE_S = 1.0
 """How long to wait for the cause of a runner's death to be known."""
@@ -67,25 +68,28 @@ class Session:
         """The layers around the runner."""
         return self._process.isolation
 
-    def load(self, message: dict[str, Any]) -> None:
+    def load(self, payload: bytes, timeout_s: float) -> None:
         """Loads what is to be run.
 
         Raises:
             Finding: as `request`.
         """
-        self.request(runner.LOAD, json.dumps(message).encode(), LOAD_TIMEOUT_S)
+        self.request(runner.LOAD, payload, timeout_s)
 
-    def plan(self, layout: Layout, timeout_s: float) -> None:
+    def plan(self, payload: bytes, timeout_s: float) -> None:
         """Maps the buffer sets of a workload."""
-        self.request(runner.PLAN, json.dumps(layout.message(self.outputs is not None)).encode(), timeout_s)
+        self.request(runner.PLAN, payload, timeout_s)
 
-    def setup(self, numbers: Sequence[int], timeout_s: float) -> int:
+    def setup(self, numbers: Numbers, timeout_s: float) -> int:
         """Runs the declared setup phase for these sets; returns nanoseconds."""
-        return self.request(runner.SETUP, array.array("I", numbers).tobytes(), timeout_s)
+        return self.request(runner.SETUP, numbers.tobytes(), timeout_s)
 
-    def run(self, numbers: Sequence[int], timeout_s: float) -> int:
-        """Runs these sets in order, once each; returns nanoseconds by the judge's clock."""
-        return self.request(runner.RUN, array.array("I", numbers).tobytes(), timeout_s)
+    def run(self, pool: Numbers, calls: int, seed: int, timeout_s: float) -> int:
+        """Calls so many sets of the pool, each once, as the chain from that seed says; returns nanoseconds by the
+        judge's clock.
+        """
+        head = runner.RUN_HEAD.pack(seed, calls, len(pool))
+        return self.request(runner.RUN, head + pool.tobytes(), timeout_s)
 
     def hasten(self) -> None:
         """Lets the runner's threads go before all ordinary ones of this host, as far as the host permits."""
@@ -103,9 +107,9 @@ class Session:
         nonce = secrets.randbits(64)
         message = runner.HEADER.pack(kind, len(payload), nonce) + payload
         channel.settimeout(timeout_s)
-        self._process.thaw()
         try:
             start_ns = time.perf_counter_ns()
+            self._process.thaw()  # on the clock: nothing that it left running gets ahead
             channel.sendall(message)
             header = channel.recv(runner.HEADER.size)
             elapsed_ns = time.perf_counter_ns() - start_ns
@@ -150,12 +154,14 @@ class Session:
         self._process.kill()
         return Finding(Status.CRASHED, f"the candidate's process {end or 'closed its channel'}")
 
+    def kill(self) -> None:
+        """Ends the runner, and all that it started, at once."""
+        self._process.kill()
+
     def close(self) -> None:
-        """Ends the runner and gives back what was shared with it."""
+        """Likewise, and returns when nothing of it is left."""
         self._channel.close()
         self._process.close()
-        if self.outputs is not None:
-            self.outputs.close()
 
 
 def _forged() -> Finding:
@@ -170,30 +176,43 @@ class RunnerKind:
     threads: int
 
 
-def start_candidate_session(kind: RunnerKind, inputs: SharedFile) -> Session:
+def start_candidate_session(kind: RunnerKind, native: Native, inputs: SharedFile, outputs: SharedFile) -> Session:
     """Starts a sandboxed runner. It comes up by itself; `wait_ready` waits for it."""
-    python = kind.language is Language.PYTHON
-    outputs = SharedFile("outputs", writable_by_runner=True)
     ours, theirs = socket.socketpair()
     keep = (theirs.fileno(), inputs.reader, outputs.reader)
-    memory_bytes = (48 if python else 24) << 30  # address space: the two shared files are 8 GiB each
-    confinement = Confinement(
-        limits=Limits(memory_bytes=memory_bytes, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE),
-        visible=_python_paths() if python else (),
-        proc=python,
-    )
-    program = {
-        "channel": theirs.fileno(),
-        "inputs_fd": inputs.reader,
-        "outputs_fd": outputs.reader,
-        "threads": kind.threads,
-        "path": [*_standard_path(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")] if python else [],
-    }
+    variables = environment(kind.threads)
     try:
-        process = sandbox.start(confinement, program=program, keep=keep, environment=environment(kind.threads))
+        if kind.language is Language.PYTHON:
+            process = _start_python(kind, native, keep, variables)
+        else:
+            process = _start_native(native, keep, variables)
     finally:
         theirs.close()
     return Session(process, ours, outputs)
+
+
+def _start_native(native: Native, keep: tuple[int, int, int], variables: dict[str, str]) -> Sandboxed:
+    limits = Limits(memory_bytes=ADDRESS_BYTES, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE)
+    confinement = Confinement(limits=limits, visible=((str(native.runner), "/runner"),))
+    argv = ("/runner", *map(str, keep))
+    return sandbox.start(confinement, argv=argv, keep=keep, environment=variables)
+
+
+def _start_python(
+    kind: RunnerKind, native: Native, keep: tuple[int, int, int], variables: dict[str, str]
+) -> Sandboxed:
+    limits = Limits(memory_bytes=ADDRESS_BYTES, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE)
+    visible = (*_python_paths(), (str(native.library), "/arena.so"))
+    program = {
+        "channel": keep[0],
+        "inputs_fd": keep[1],
+        "outputs_fd": keep[2],
+        "threads": kind.threads,
+        "library": "/arena.so",
+        "path": [*_standard_path(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")],
+    }
+    confinement = Confinement(limits=limits, visible=visible, proc=True)
+    return sandbox.start(confinement, program=program, keep=keep, environment=variables)
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -243,15 +262,15 @@ def as_baseline_error(name: str, failure: Finding) -> BaselineError:
     )
 
 
-def load_message(candidate: Candidate, object_path: Path | None) -> dict[str, Any]:
+def load_payload(candidate: Candidate, object_path: Path | None) -> bytes:
     """The LOAD of a candidate: what was built, or its sources where nothing is built."""
+    head = runner.LOAD_HEAD.pack(MAX_PACKED_BYTES if candidate.needs_setup else 0)
     if object_path is not None:
-        files = {"object.so": object_path.read_bytes()}
-    else:
-        files = {name: text.encode(errors="replace") for name, text in candidate.files.items()}
-    return {
-        "language": candidate.language.value,
-        "files": {name: base64.b64encode(content).decode() for name, content in files.items()},
-        "setup": candidate.needs_setup,
-        "max_packed_bytes": MAX_PACKED_BYTES,
-    }
+        return head + object_path.read_bytes()
+    files = {name: text.encode(errors="replace") for name, text in candidate.files.items()}
+    return head + json.dumps({name: base64.b64encode(content).decode() for name, content in files.items()}).encode()
+
+
+def baseline_payload(operator: str, name: str) -> bytes:
+    """The LOAD of a baseline."""
+    return json.dumps({"operator": operator, "baseline": name}).encode()

@@ -8,247 +8,319 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from harness import comparer, draws, scheduling, timing
-from harness.arena import Arena, Layout
-from harness.draws import Draws
+from harness import comparer, scheduling, timing
+from harness.arena import GUARDED_SETS, Numbers, OutputArena, indices
+from harness.draws import Draws, Part, choose_part
+from harness.opponent import Opponent
 from harness.policy import JudgePolicy
-from harness.session import Finding, Session, as_baseline_error
+from harness.session import Finding, Session
+from harness.stock import Stock
 from harness.timing import Pair, PairedTiming
 from kernels.definition import Definition
 from kernels.verdict import Mismatch, Status
 
-CHECKED_SETS = 2
 CHECKED_ELEMENTS = 1 << 22
-"""Of the weights, in the thorough check of each workload in traffic values; of larger ones a random part."""
-CHEAP_WEIGHT_BYTES = 1 << 20
-"""Weights of all sets of a batch up to this size get new values with every batch."""
-UNWRITTEN = "unwritten"
-BASELINE_PATIENCE = 6.0
-"""A baseline may compile itself at its first call."""
-MIN_VERIFIED_SETS = 2
+"""Of the inputs, in the check of each workload in traffic values; of larger ones a random part."""
+WARM_CALLS = 16
+SETUP_SETS_PER_DEADLINE = 4
+DECOY_SHARE = 8
+"""One set in so many of a batch is named, poisoned, and not called."""
+VERIFIED_SETS = 8
+VERIFIED_SETS_LARGE = 2
+"""Of a timed batch, whose outputs (or some rows of them, or some columns of large weights) are recomputed."""
+TIMED_WRONG = "right when checked, wrong when timed: "
 
 
 class Trial:
-    """The candidate's side of one workload. All sets hold traffic values from the start on."""
+    """The candidate's side of one workload."""
 
     def __init__(
         self,
-        definition: Definition,
-        layout: Layout,
-        inputs: Arena,
-        outputs: Arena,
+        stock: Stock,
+        outputs: OutputArena,
         session: Session,
         *,
         needs_setup: bool,
         policy: JudgePolicy,
-        rng: random.Random,
+        random: np.random.Generator,
     ) -> None:
-        self.definition = definition
-        self.layout = layout
-        self.inputs = inputs
+        self.stock = stock
         self.outputs = outputs
         self.session = session
-        self.setup_ns = 0
-        self.real_time = False
         self.needs_setup = needs_setup
-        self._policy = policy
-        self._rng = rng
-        self._generator = Generator().manual_seed(rng.getrandbits(63))
-        session.plan(layout, policy.deadline_s)
+        self.policy = policy
+        self.random = random
+        self.setup_ns = 0
+        self.run_ns = 0
+        """In the runner, all requests together: what is not the judge's own time."""
+        self.real_time = False
+        self.generator = Generator().manual_seed(int(random.integers(0, 1 << 63)))
+
+    @property
+    def definition(self) -> Definition:
+        return self.stock.definition
 
     @property
     def label(self) -> str:
-        return self.layout.workload.label
+        return self.stock.workload.label
 
-    def refresh(self, source: Draws, numbers: Tensor, *, weights: bool) -> None:
-        """New values under the same addresses; where weights change, the declared setup runs again."""
-        indices = [*draws.activations(self.layout), *(draws.weights(self.layout) if weights else ())]
-        source.fill(self.inputs, numbers, indices, self._generator)
-        if weights and self.needs_setup:
-            spent_ns = self.session.setup(numbers.tolist(), self._policy.deadline_s * max(1, len(numbers) // 4))
+    def plan(self, *, checked: bool) -> None:
+        """Maps the buffers in the runner: with guards to check, all at once to time."""
+        layout = self.stock.layout
+        self.session.plan(layout.plan(self.stock.inputs.offset, checked=checked), self.policy.deadline_s)
+
+    def set_up(self, numbers: Numbers) -> None:
+        """Runs the declared setup phase of those sets, if there is one."""
+        if self.needs_setup:
+            patience_s = self.policy.deadline_s * max(1, len(numbers) // SETUP_SETS_PER_DEADLINE)
+            spent_ns = self.session.setup(numbers, patience_s)
             self.setup_ns = spent_ns // len(numbers)
+            self.run_ns += spent_ns
 
-    def run(self, numbers: Tensor) -> int:
-        """Poisons the outputs of those sets and runs them; returns nanoseconds."""
-        self.outputs.poison(numbers)
-        return self.session.run(numbers.tolist(), self._policy.deadline_s)
+    def run(self, pool: Numbers, calls: int) -> tuple[int, Numbers]:
+        """Poisons the outputs of the pool and calls so many of its sets; returns nanoseconds, and which were called."""
+        seed = int(self.random.integers(0, 1 << 63))
+        self.outputs.poison(pool)
+        spent_ns = self.session.run(pool, calls, seed, self.policy.deadline_s)
+        self.run_ns += spent_ns
+        return spent_ns, self.outputs.walk(seed, pool, calls)
 
-    def inspect(self, source: Draws, numbers: Tensor, recomputed: Tensor, elements: int) -> Finding | None:
-        """What is wrong with the outputs of those sets; the recomputed ones are compared with float64, where the
-        weights are larger than `elements` on a part of them that is chosen now.
-        """
-        poisoned = self.outputs.poisoned(numbers)
-        whole = [math.prod(tensor.shape[1:]) for tensor in self.outputs.tensors]
-        untouched = self._unwritten([left_S == size for left_S, size in zip(poisoned, whole, strict=True)], "all")
-        incomplete = self._unwritten([left_S > 0 for left_S in poisoned], "part")
-        return untouched or self._spilled(numbers) or self._compare(source, recomputed, elements) or incomplete
-
-    def _unwritten(self, flags: list[Tensor], extent: str) -> Finding | None:
-        for spec, flags_S in zip(self.definition.outputs, flags, strict=True):
-            if bool(flags_S.any()):
-                calls = f"{int(flags_S.sum())} of {len(flags_S)} calls"
-                return Finding(
-                    Status.INCORRECT, f"{self.label}: {extent} of {spec.name} was left {UNWRITTEN} in {calls}"
-                )
-        return None
-
-    def _spilled(self, numbers: Tensor) -> Finding | None:
-        for spec, spilled_S in zip(self.definition.outputs, self.outputs.spilled(numbers), strict=True):
-            if bool(spilled_S.any()):
+    def examine(self, pool: Numbers, called: Numbers) -> Finding | None:
+        """What is wrong at first sight: outputs not written, written around, or written without a call."""
+        asked = np.isin(pool, called, assume_unique=True)
+        for spec, size, (left, spilled) in zip(
+            self.definition.outputs, self.outputs.sizes, self.outputs.inspect(pool), strict=True
+        ):
+            if spilled.any():
                 return Finding(Status.INCORRECT, f"{self.label}: wrote outside of {spec.name}")
+            if (left[~asked] != size).any():
+                reason = f"{self.label}: {spec.name} of calls that were never made was written, or changed after its call"
+                return Finding(Status.CHEATED, reason)
+            unwritten = left[asked]
+            if unwritten.any():
+                extent = "all" if (unwritten == size).any() else "part"
+                where = f"in {np.count_nonzero(unwritten)} of {len(called)} calls"
+                return Finding(Status.INCORRECT, f"{self.label}: {extent} of {spec.name} was left unwritten {where}")
         return None
 
-    def _compare(self, source: Draws, numbers: Tensor, elements: int) -> Finding | None:
-        part = draws.choose_part(self.definition, self.layout.workload, elements, self._generator)
-        expected = source.expected(part.of_inputs(self.inputs.tensors, numbers))
-        outputs = part.of_outputs(self.outputs.tensors, numbers)
+    def check(self, regimes: Sequence[str]) -> None:
+        """Correctness in those regimes: two sets each, called in one go; then one of the two again, with other inputs
+        under the same addresses.
+
+        Raises:
+            Finding: the first thing that is wrong.
+        """
+        self.plan(checked=True)
+        at_once = max(1, min(self.stock.layout.sets, GUARDED_SETS) // 2)
+        for start in range(0, len(regimes), at_once):
+            self._check(regimes[start : start + at_once])
+
+    def _check(self, regimes: Sequence[str]) -> None:
+        both = [np.arange(2 * i, 2 * i + 2, dtype=np.uint32) for i in range(len(regimes))]
+        draws = [self.stock.draws(regime) for regime in regimes]
+        cases = [self._two_cases(one) for one in draws]
+        for regime, numbers, case in zip(regimes, both, cases, strict=True):
+            self.stock.fill_case(regime, numbers, case)
+        pool = np.concatenate(both)
+        self.set_up(pool)
+        _, called = self.run(pool, len(pool))
+        _raise(self.examine(pool, called))
+        for one, numbers, case in zip(draws, both, cases, strict=True):
+            _raise(self._compare_cases(one, numbers, case))
+        before = [tensor[: len(pool)].clone() for tensor in self.outputs.tensors]
+        first, second = pool[::2].copy(), pool[1::2].copy()
+        for regime, numbers, case in zip(regimes, both, cases, strict=True):
+            self.stock.fill_case(regime, numbers[:1], case[1:])
+        self.set_up(first)
+        _, called = self.run(first, len(first))
+        finding = self.examine(first, called)
+        for one, numbers, case in zip(draws, both, cases, strict=True):
+            finding = finding or self._compare_cases(one, numbers[:1], case[1:])
+        if finding is not None:
+            if all(_same(b, a, first) for b, a in zip(before, self.outputs.tensors, strict=True)):
+                reason = f"{self.label}: gave the previous answer again after its inputs had changed in place"
+                raise Finding(Status.CHEATED, reason, finding.mismatches)
+            raise finding
+        if not all(_same(b, a, second) for b, a in zip(before, self.outputs.tensors, strict=True)):
+            raise Finding(Status.INCORRECT, f"{self.label}: changed the output of an earlier call")
+
+    def _two_cases(self, draws: Draws) -> NDArray[np.int64]:
+        first = int(self.random.integers(0, draws.count))
+        second = (first + int(self.random.integers(1, draws.count))) % draws.count
+        return np.array([first, second], np.int64)
+
+    def _compare_cases(self, draws: Draws, numbers: Numbers, cases: NDArray[np.int64]) -> Finding | None:
+        if draws.yardsticks is not None and all(
+            self.outputs.accepts(index, int(number), yardstick, int(case))
+            for index, yardstick in enumerate(draws.yardsticks)
+            for number, case in zip(numbers, cases, strict=True)
+        ):
+            return None
+        thorough = draws.regime == self.definition.regimes[0]
+        elements = CHECKED_ELEMENTS if thorough else int(self.policy.verified_work)
+        part = Part(self.definition)
+        if draws.answers is None:
+            part = choose_part(self.definition, self.stock.workload, elements, self.generator)
+        inputs = part.of_inputs([base for base in draws.bases], torch.from_numpy(cases))
+        return self.compare(draws, part, inputs, part.of_outputs(self.outputs.tensors, indices(numbers)))
+
+    def compare(
+        self, draws: Draws, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> Finding | None:
+        """What the comparer says of S sets, or of a part of each."""
+        expected = draws.expected(inputs)
         mismatches: list[Mismatch] = []
-        for spec, found, wanted, facts in zip(self.definition.outputs, outputs, expected, source.facts, strict=True):
+        for spec, found, wanted, facts in zip(self.definition.outputs, outputs, expected, draws.facts, strict=True):
             mismatch = comparer.compare(
-                found, wanted, facts, workload=self.label, output=spec.name, factor=self._policy.error_factor
+                found, wanted, facts, workload=self.label, output=spec.name, factor=self.policy.error_factor
             )
             if mismatch is not None:
                 index = part.whole_index(spec.dims, mismatch.worst_index)
                 mismatches.append(replace(mismatch, worst_index=index))
         if not mismatches:
             return None
-        return Finding(Status.INCORRECT, describe(mismatches[0], source.regime), tuple(mismatches))
+        return Finding(Status.INCORRECT, describe(mismatches[0], draws.regime), tuple(mismatches))
 
-    def check(self, source: Draws) -> None:
-        """Correctness in one regime: two calls at once, then changed inputs under unchanged addresses.
-
-        Raises:
-            Finding: the first thing that is wrong.
-        """
-        both = torch.arange(CHECKED_SETS)
-        first = both[:1]
-        self.refresh(source, both, weights=True)
-        self.run(both)
-        thorough = source.regime == self.definition.regimes[0]
-        _raise(self.inspect(source, both, both, CHECKED_ELEMENTS if thorough else int(self._policy.verified_work)))
-        before = [bits(tensor) for tensor in self.outputs.tensors]
-        self.refresh(source, first, weights=bool(draws.weights(self.layout)))
-        self.run(first)
-        finding = self.inspect(source, first, first, int(self._policy.verified_work))
-        after = [bits(tensor) for tensor in self.outputs.tensors]
-        if finding is not None:
-            if all(bool((a[0] == b[0]).all()) for a, b in zip(after, before, strict=True)):
-                raise Finding(
-                    Status.CHEATED,
-                    f"{self.label}: gave the previous answer again after its inputs had changed in place",
-                    finding.mismatches,
-                )
-            raise finding
-        if any(bool((a[1] != b[1]).any()) for a, b in zip(after, before, strict=True)):
-            raise Finding(Status.INCORRECT, f"{self.label}: changed the output of an earlier call")
-
-    def time(self, source: Draws, baseline: Session, deadline: float) -> PairedTiming:
+    def time(self, opponent: Opponent, deadline: float) -> PairedTiming:
         """Pairs of batches until the policy's stop rule is content; outputs of every timed batch are looked at.
 
         Raises:
             Finding: a timed call was wrong, or took a time that cannot be.
         """
-        side = _Pairs(self, source, baseline, self._policy, self._rng)
-        side.prepare()
-        rule = self._policy.stop
+        pairs = _Pairs(self, opponent)
+        pairs.prepare()
 
         def clock_s() -> float:
             if time.monotonic() > deadline:
-                raise Finding(Status.TIMED_OUT, f"{self.label}: not measured within {self._policy.total_s:.0f} s")
+                raise Finding(Status.TIMED_OUT, f"{self.label}: not measured within {self.policy.total_s:.0f} s")
             return time.monotonic()
 
         try:
             with scheduling.measuring() as self.real_time:
                 self.session.hasten()
-                baseline.hasten()
-                return timing.collect(side.measure, rule, self._rng, clock_s)
+                opponent.hasten()
+                paired = timing.collect(pairs.measure, self.policy.stop, pairs.order, clock_s)
         except timing.VoidRunError as error:
             raise Finding(Status.CHEATED, f"{self.label}: {error}; the run is void") from None
+        pairs.verify()
+        return paired
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Inputs and outputs of some rows of some timed calls, copied right after their batch."""
+
+    part: Part
+    inputs: list[Tensor]
+    outputs: list[Tensor]
 
 
 class _Pairs:
-    """The two sides of a pair, with batch sizes, refreshes and verification."""
+    """The two sides of a pair, with batch sizes, changes of inputs and verification."""
 
-    def __init__(self, trial: Trial, source: Draws, baseline: Session, policy: JudgePolicy, rng: random.Random) -> None:
+    def __init__(self, trial: Trial, opponent: Opponent) -> None:
+        self.order = random.Random(int(trial.random.integers(0, 1 << 63)))
         self._trial = trial
-        self._source = source
-        self._baseline = baseline
-        self._policy = policy
-        self._rng = rng
-        layout = trial.layout
-        self._sets = layout.sets
-        weights = [place for place, weight in zip(layout.inputs, layout.weights, strict=True) if weight]
-        self._cheap_weights = sum(place.room for place in weights) * layout.sets <= CHEAP_WEIGHT_BYTES
-        work = float(sum(math.prod(place.layout.shape) for place in layout.inputs))
-        work += trial.definition.cost(layout.workload.axes, 1).flops / 8
-        self._recomputed = max(MIN_VERIFIED_SETS, int(policy.verified_work / max(work, 1)))
-        self._candidate_ns: float = 0.0
-        self._baseline_ns = 0.0
+        self._opponent = opponent
+        self._samples: list[_Sample] = []
+        self._verified_sets = VERIFIED_SETS_LARGE if trial.definition.independent_axis else VERIFIED_SETS
+        self._candidate_ns = 0.0
+        self._opponent_ns = trial.stock.baseline_ns.get(opponent.name, 0.0)
 
     def prepare(self) -> None:
         """Fills all sets, lets both sides run into their stride, and learns how long a call takes."""
         trial = self._trial
-        everything = torch.arange(self._sets)
-        trial.refresh(self._source, everything, weights=True)
-        self._baseline.plan(trial.layout, self._policy.deadline_s)
-        for _ in range(2):
-            count = min(self._sets, 16)
-            self._baseline_ns = self._run_baseline(self._pick(count))
-            numbers = self._pick(count)
-            self._candidate_ns = trial.run(numbers) / count
-            self._verify(numbers)
+        trial.plan(checked=False)
+        trial.stock.fill_traffic(trial.random)
+        trial.set_up(np.arange(trial.stock.layout.sets, dtype=np.uint32))
+        self._opponent.plan(trial.stock)
+        self._run(self._pick(WARM_CALLS))
+        if not self._opponent_ns:
+            self._opponent.run(self._pick(WARM_CALLS))
+            self._opponent_ns = self._opponent.run(self._pick(WARM_CALLS))
 
     def measure(self, candidate_first: bool) -> Pair:
-        """One pair: fresh values for both, then one batch each, then a look at what the candidate wrote."""
-        sizes = [
-            timing.batch_size(per_call_ns, self._policy.batch_ns, self._sets, self._rng)
-            for per_call_ns in (self._candidate_ns, self._baseline_ns)
-        ]
-        numbers = self._pick(max(sizes))
-        weights = self._cheap_weights and not self._trial.needs_setup
-        self._trial.refresh(self._source, numbers, weights=weights)
-        ours = numbers[: sizes[0]]
+        """One pair: other values for both, then one batch each, then a look at what the candidate wrote."""
+        trial = self._trial
+        ours, theirs = (
+            self._pick(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
+            for per_call_ns in (self._candidate_ns, self._opponent_ns)
+        )
+        trial.stock.change(np.union1d(ours, theirs), trial.random, weights=not trial.needs_setup)
         if candidate_first:
-            self._candidate_ns = self._trial.run(ours) / len(ours)
-        self._baseline_ns = self._run_baseline(numbers[: sizes[1]])
+            self._run(ours)
+        self._opponent_ns = self._opponent.run(theirs)
+        trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
         if not candidate_first:
-            self._candidate_ns = self._trial.run(ours) / len(ours)
-        self._verify(ours)
-        return Pair(self._candidate_ns, self._baseline_ns)
+            self._run(ours)
+        return Pair(self._candidate_ns, self._opponent_ns)
 
-    def _run_baseline(self, numbers: Tensor) -> float:
-        try:
-            return self._baseline.run(numbers.tolist(), self._policy.deadline_s * BASELINE_PATIENCE) / len(numbers)
-        except Finding as finding:
-            raise as_baseline_error("of the timing", finding) from None
+    def _pick(self, calls: int) -> Numbers:
+        sets = self._trial.stock.layout.sets
+        return self._trial.random.permutation(sets)[: min(calls, sets)].astype(np.uint32)
 
-    def _pick(self, count: int) -> Tensor:
-        return torch.tensor(self._rng.sample(range(self._sets), count))
-
-    def _verify(self, numbers: Tensor) -> None:
-        """The sets to recompute are chosen now, after the batch."""
-        if len(numbers) > self._recomputed:
-            chosen = torch.tensor(self._rng.sample(numbers.tolist(), self._recomputed))
-        else:
-            chosen = numbers
-        finding = self._trial.inspect(self._source, numbers, chosen, int(self._policy.verified_work))
+    def _run(self, pool: Numbers) -> None:
+        """One batch of the candidate, on all sets of the pool but a few."""
+        trial = self._trial
+        calls = max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))
+        spent_ns, called = trial.run(pool, calls)
+        self._candidate_ns = spent_ns / calls
+        finding = trial.examine(pool, called)
         if finding is not None:
-            raise Finding(
-                Status.CHEATED if UNWRITTEN in finding.reason else finding.status,
-                f"right when checked, wrong when timed: {finding.reason}",
-                finding.mismatches,
-            )
+            raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
+        self._keep_sample(called)
+
+    def _keep_sample(self, called: Numbers) -> None:
+        """The calls, and what is looked at of them, are chosen now, after the batch."""
+        trial = self._trial
+        chosen = trial.random.permutation(called)[: self._verified_sets]
+        part = self._choose_part(len(chosen))
+        numbers = indices(chosen)
+        inputs = [tensor.clone() for tensor in part.of_inputs(trial.stock.inputs.tensors, numbers)]
+        self._samples.append(_Sample(part, inputs, part.of_outputs(trial.outputs.tensors, numbers)))
+
+    def _choose_part(self, sets: int) -> Part:
+        """The same rows each time, so that all samples can be computed at once; of large weights another part."""
+        trial = self._trial
+        if self._samples and not trial.definition.independent_axis:
+            return self._samples[0].part
+        elements = int(trial.policy.verified_work) // sets
+        return choose_part(trial.definition, trial.stock.workload, elements, trial.generator)
+
+    def verify(self) -> None:
+        """Recomputes all that was kept.
+
+        Raises:
+            Finding: something was wrong.
+        """
+        trial = self._trial
+        for group in self._groups():
+            inputs = [torch.cat(tensors) for tensors in zip(*(s.inputs for s in group), strict=True)]
+            outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
+            finding = trial.compare(trial.stock.traffic, group[0].part, inputs, outputs)
+            if finding is not None:
+                raise Finding(finding.status, TIMED_WRONG + finding.reason, finding.mismatches)
+
+    def _groups(self) -> list[list[_Sample]]:
+        if self._trial.definition.independent_axis and self._samples[0].part.places is not None:
+            return [[sample] for sample in self._samples]
+        return [self._samples]
 
 
-def bits(tensor: Tensor) -> Tensor:
-    """A copy of the first sets' outputs, to compare bit by bit."""
+def _same(before: Tensor, after: Tensor, numbers: Numbers) -> bool:
+    """Whether the outputs of those sets are the same bit by bit."""
     kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor[:CHECKED_SETS].contiguous().view(kinds[tensor.element_size()]).clone()
+    kind = kinds[before.element_size()]
+    at = indices(numbers)
+    return torch.equal(before[at].view(kind), after[at].contiguous().view(kind))
 
 
 def describe(mismatch: Mismatch, regime: str) -> str:

@@ -86,6 +86,10 @@ class Definition:
     """`(axes, item_bytes) -> Cost`."""
     edge_axes: Sequence[Mapping[str, int]]
     """Small, odd, prime and one-past-a-vector sizes at which every candidate whose domain admits them is checked."""
+    row_axis: str = ""
+    """An axis of which every place can be computed by itself, from that place of the inputs that have it and all of
+    the others. Empty if there is none.
+    """
     independent_axis: str = ""
     """A model-fixed axis along which outputs are independent: a part of it can be recomputed from the same part of the
     weights. Every weight has it, no activation does, and weights are drawn alike in every regime. Empty if there is

@@ -72,6 +72,7 @@ DEFINITION = Definition(
     ),
     outputs=(TensorSpec("out_TH", ("tokens", "hidden")), TensorSpec("residual_out_TH", ("tokens", "hidden"))),
     scalars=(ScalarSpec("eps", 1e-6),),
+    row_axis="tokens",
     constant_axes=("hidden",),
     reference=reference,
     baselines={"eager": eager, "torch": library_norm},

@@ -62,6 +62,7 @@ DEFINITION = Definition(
     ),
     outputs=(TensorSpec("out_TH", ("tokens", "hidden")),),
     scalars=(ScalarSpec("eps", 1e-6),),
+    row_axis="tokens",
     constant_axes=("hidden",),
     reference=reference,
     baselines={"eager": eager, "torch": single_call},

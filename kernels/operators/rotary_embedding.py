@@ -103,6 +103,7 @@ DEFINITION = Definition(
         TensorSpec("k_out_TMD", ("tokens", "key_heads", "head_dim")),
     ),
     scalars=(),
+    row_axis="tokens",
     constant_axes=("query_heads", "key_heads", "head_dim"),
     reference=reference,
     baselines={"eager": eager},

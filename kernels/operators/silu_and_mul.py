@@ -56,6 +56,7 @@ DEFINITION = Definition(
     inputs=(TensorSpec("gate_TI", ("tokens", "intermediate")), TensorSpec("up_TI", ("tokens", "intermediate"))),
     outputs=(TensorSpec("out_TI", ("tokens", "intermediate")),),
     scalars=(),
+    row_axis="tokens",
     constant_axes=("intermediate",),
     reference=reference,
     baselines={"eager": eager},

@@ -66,6 +66,7 @@ DEFINITION = Definition(
     ),
     outputs=(TensorSpec("out_TN", ("tokens", "out_features")),),
     scalars=(),
+    row_axis="tokens",
     constant_axes=("in_features", "out_features"),
     independent_axis="out_features",
     reference=reference,

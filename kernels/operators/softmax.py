@@ -80,6 +80,7 @@ DEFINITION = Definition(
     inputs=(TensorSpec("x_RC", ("rows", "columns")),),
     outputs=(TensorSpec("out_RC", ("rows", "columns")),),
     scalars=(),
+    row_axis="rows",
     constant_axes=("columns",),
     reference=reference,
     baselines={"eager": eager, "torch": single_call},

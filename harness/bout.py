@@ -1,0 +1,101 @@
+"""A built candidate's way through the gates: every workload is checked, then the captured ones are timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gristmill.workload import Workload
+from harness.arena import GUARDED_SETS, MAX_SETS, OutputArena
+from harness.decision import decide, workload_evidence
+from harness.opponent import Opponent
+from harness.policy import JudgePolicy
+from harness.session import Finding, Session
+from harness.stock import Stock
+from harness.trial import Trial
+from kernels.candidate import Candidate
+from kernels.definition import Definition
+from kernels.roofline import Peaks
+from kernels.verdict import Status, Verdict, WorkloadTiming
+
+
+class Bout:
+    """One candidate, loaded in its runner, against one opponent."""
+
+    def __init__(
+        self,
+        policy: JudgePolicy,
+        peaks: Peaks,
+        stock_of: Callable[[Workload, int], Stock],
+        outputs_of: Callable[[Stock], OutputArena],
+        session: Session,
+    ) -> None:
+        self._policy = policy
+        self._peaks = peaks
+        self._stock_of = stock_of
+        self._outputs_of = outputs_of
+        self._session = session
+        self._deadline = time.monotonic() + policy.total_s
+
+    def judge(
+        self,
+        built: Verdict,
+        candidate: Candidate,
+        workloads: Sequence[Workload],
+        checked: Sequence[Workload],
+        opponent: Opponent,
+        random: np.random.Generator,
+    ) -> Verdict:
+        """The verdict.
+
+        Raises:
+            Finding: it was not right, or did not live to the end.
+        """
+        run_ns = 0
+        for workload in checked:
+            trial = self._trial(workload, GUARDED_SETS, candidate, random)
+            trial.check(trial.definition.regimes)
+            run_ns += trial.run_ns
+            self._hurry("checked")
+        for workload in workloads:
+            trial = self._trial(workload, MAX_SETS, candidate, random)
+            trial.check(self._regimes(trial.definition, random))
+            run_ns += trial.run_ns
+            self._hurry("checked")
+        timings: list[WorkloadTiming] = []
+        setup_ns: dict[str, int] = {}
+        for workload in workloads:
+            trial = self._trial(workload, MAX_SETS, candidate, random)
+            paired = trial.time(opponent, self._deadline)
+            run_ns += trial.run_ns
+            built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
+            timings.append(workload_evidence(trial.definition, trial.stock.layout, paired, self._peaks))
+            if candidate.needs_setup:
+                setup_ns[workload.label] = trial.setup_ns
+        measured = replace(built, timings=tuple(timings), setup_ns=setup_ns, run_s=(run_ns + opponent.run_ns) / 1e9)
+        return decide(measured, self._policy.min_gain)
+
+    def _trial(self, workload: Workload, sets: int, candidate: Candidate, random: np.random.Generator) -> Trial:
+        stock = self._stock_of(workload, sets)
+        return Trial(
+            stock,
+            self._outputs_of(stock),
+            self._session,
+            needs_setup=candidate.needs_setup,
+            policy=self._policy,
+            random=random,
+        )
+
+    def _regimes(self, definition: Definition, random: np.random.Generator) -> list[str]:
+        """Traffic and, in a random choice, as many of the others as the policy wants."""
+        first, *others = definition.regimes
+        wanted = self._policy.regimes_per_workload
+        count = len(others) if wanted is None else min(len(others), wanted - 1)
+        return [first, *(others[i] for i in random.permutation(len(others))[:count])]
+
+    def _hurry(self, what: str) -> None:
+        if time.monotonic() > self._deadline:
+            raise Finding(Status.TIMED_OUT, f"not {what} within {self._policy.total_s:.0f} s")

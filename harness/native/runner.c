@@ -1,0 +1,248 @@
+/* The untrusted runner of compiled candidates: loads one, and calls it on buffer sets that the judge prepared.
+ *
+ * It holds no expected output, no clock and no interpreter. Whatever it says is a claim: "done" stops the judge's clock,
+ * and then the judge looks at the buffers.
+ *
+ *     runner CHANNEL INPUTS OUTPUTS [FILTER]
+ *
+ * are descriptors; FILTER holds a system call filter, which is installed before anything is loaded.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "chain.h"
+#include "gristmill_kernel.h"
+#include "protocol.h"
+
+#define SECCOMP_MODE_FILTER 2
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+#define OBJECT "/tmp/object.so"
+
+static int channel, files[2];
+static long page;
+
+static struct {
+    int32_t (*run)(const gm_call *);
+    int64_t (*packed_bytes)(const gm_call *);
+    int32_t (*setup)(const gm_call *, void *);
+    int64_t max_packed_bytes;
+} candidate;
+
+typedef struct {
+    uint8_t *address;
+    size_t bytes;
+} region;
+
+typedef struct {
+    void *address;
+    size_t room;
+} packing;
+
+static struct {
+    plan_request head;
+    plan_tensor tensors[MAX_TENSORS];
+    double scalars[MAX_SCALARS];
+    gm_tensor frame[MAX_TENSORS];
+    region regions[2];
+    uint8_t *starts[MAX_TENSORS];
+    packing *packed;
+    chain order;
+} plan;
+
+static char text[MAX_TEXT_BYTES];
+
+static uint32_t say(uint32_t kind, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return kind;
+}
+
+static void receive(void *into, size_t bytes) {
+    for (uint8_t *at = into; bytes;) {
+        const ssize_t got = recv(channel, at, bytes, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) _exit(0); /* the judge is gone */
+        at += got;
+        bytes -= (size_t)got;
+    }
+}
+
+static uint32_t load(const uint8_t *payload, size_t bytes) {
+    const load_request *request = (const load_request *)payload;
+    const int fd = open(OBJECT, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0700);
+    size_t at = sizeof *request;
+    while (fd >= 0 && at < bytes) {
+        const ssize_t wrote = write(fd, payload + at, bytes - at);
+        if (wrote <= 0) break;
+        at += (size_t)wrote;
+    }
+    if (fd < 0 || at < bytes) return say(FAILED, "the object does not fit into the runner's memory");
+    close(fd);
+    void *library = dlopen(OBJECT, RTLD_NOW | RTLD_LOCAL);
+    unlink(OBJECT);
+    if (!library) return say(REFUSED, "cannot be loaded: %s", dlerror());
+    candidate.max_packed_bytes = request->max_packed_bytes;
+    *(void **)&candidate.run = dlsym(library, "gm_run");
+    if (candidate.max_packed_bytes) {
+        *(void **)&candidate.packed_bytes = dlsym(library, "gm_packed_bytes");
+        *(void **)&candidate.setup = dlsym(library, "gm_setup");
+    }
+    if (!candidate.run || (candidate.max_packed_bytes && !(candidate.packed_bytes && candidate.setup)))
+        return say(REFUSED, "cannot be loaded: %s", dlerror());
+    return DONE;
+}
+
+static void forget_plan(void) {
+    for (uint32_t k = 0; plan.packed && k < plan.head.sets; k++)
+        if (plan.packed[k].room) munmap(plan.packed[k].address, plan.packed[k].room);
+    free(plan.packed);
+    plan.packed = NULL;
+    for (int i = 0; i < 2; i++) {
+        if (plan.regions[i].bytes) munmap(plan.regions[i].address, plan.regions[i].bytes);
+        plan.regions[i].bytes = 0;
+    }
+}
+
+static int map(int which, uint64_t offset, uint64_t bytes) {
+    if (!bytes) return 0;
+    const int protection = which ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *address = mmap(NULL, bytes, protection, MAP_SHARED, files[which], (off_t)offset);
+    if (address == MAP_FAILED) return -1;
+    plan.regions[which] = (region){address, bytes};
+    if (!plan.head.sparse) madvise(address, bytes, which ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    return 0;
+}
+
+static uint32_t make_plan(const uint8_t *payload) {
+    forget_plan();
+    memcpy(&plan.head, payload, sizeof plan.head);
+    const uint32_t count = plan.head.inputs + plan.head.outputs;
+    payload += sizeof plan.head;
+    memcpy(plan.tensors, payload, count * sizeof plan.tensors[0]);
+    memcpy(plan.scalars, payload + count * sizeof plan.tensors[0], plan.head.scalars * sizeof(double));
+    if (map(0, plan.head.input_offset, plan.head.input_bytes) || map(1, 0, plan.head.output_bytes))
+        return say(FAILED, "cannot map the buffers: %s", strerror(errno));
+    plan.order.outputs = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const plan_tensor *tensor = &plan.tensors[i];
+        uint8_t *region_start = plan.regions[i >= plan.head.inputs].address;
+        plan.starts[i] = region_start + tensor->start;
+        gm_tensor *seen = &plan.frame[i];
+        seen->dtype = tensor->dtype;
+        seen->rank = tensor->rank;
+        memcpy(seen->shape, tensor->shape, sizeof seen->shape);
+        memcpy(seen->stride, tensor->stride, sizeof seen->stride);
+        for (uint32_t k = 0; k < plan.head.guarded; k++)
+            mprotect(region_start + tensor->base + (k + 1) * tensor->pitch - (uint64_t)page, (size_t)page, PROT_NONE);
+        if (i < plan.head.inputs) continue;
+        const int64_t item_bytes = tensor->dtype == GM_BFLOAT16 ? 2 : tensor->dtype == GM_FLOAT64 || tensor->dtype == GM_INT64 ? 8 : 4;
+        int64_t elements = 1;
+        for (int32_t d = 0; d < tensor->rank; d++) elements *= tensor->shape[d];
+        plan.order.output[plan.order.outputs++] =
+            (chain_output){plan.starts[i], (int64_t)tensor->pitch, elements, item_bytes};
+    }
+    plan.packed = calloc(plan.head.sets, sizeof *plan.packed);
+    return plan.packed ? DONE : say(FAILED, "no memory");
+}
+
+static uint32_t set_up(const uint32_t *numbers, size_t count) {
+    gm_call call = {plan.frame, plan.frame + plan.head.inputs, plan.scalars, NULL};
+    for (size_t n = 0; n < count; n++) {
+        for (uint32_t i = 0; i < plan.head.inputs + plan.head.outputs; i++)
+            plan.frame[i].data = plan.tensors[i].weight ? plan.starts[i] + numbers[n] * plan.tensors[i].pitch : NULL;
+        const int64_t bytes = candidate.packed_bytes(&call);
+        if (bytes < 0 || bytes > candidate.max_packed_bytes)
+            return say(REFUSED, "gm_packed_bytes returned %lld; expected 0 to %lld", (long long)bytes,
+                       (long long)candidate.max_packed_bytes);
+        const size_t room = bytes ? ((size_t)bytes + (size_t)page - 1) / (size_t)page * (size_t)page : (size_t)page;
+        packing *packed = &plan.packed[numbers[n]];
+        if (packed->room != room) {
+            if (packed->room) munmap(packed->address, packed->room);
+            packed->room = 0;
+            void *address = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (address == MAP_FAILED) return say(FAILED, "cannot map %zu bytes for packed weights", room);
+            *packed = (packing){address, room};
+        }
+        mprotect(packed->address, room, PROT_READ | PROT_WRITE);
+        const int32_t code = candidate.setup(&call, packed->address);
+        mprotect(packed->address, room, PROT_READ);
+        if (code) return say(REFUSED, "gm_setup returned %d; expected 0", code);
+    }
+    return DONE;
+}
+
+/* As a host does: one frame per plan, a pointer per tensor written before each call. */
+static uint32_t run(uint8_t *payload) {
+    const run_request *request = (const run_request *)payload;
+    const uint32_t inputs = plan.head.inputs, count = inputs + plan.head.outputs;
+    gm_call call = {plan.frame, plan.frame + inputs, plan.scalars, NULL};
+    chain *order = &plan.order;
+    order->state = request->seed;
+    order->pool = (uint32_t *)(payload + sizeof *request);
+    order->remaining = request->pool;
+    order->last = -1;
+    for (uint32_t k = 0; k < request->calls; k++) {
+        const int64_t number = chain_step(order);
+        for (uint32_t i = 0; i < count; i++) plan.frame[i].data = plan.starts[i] + (uint64_t)number * plan.tensors[i].pitch;
+        call.packed = plan.packed[number].room ? plan.packed[number].address : NULL;
+        const int32_t code = candidate.run(&call);
+        if (code) return say(REFUSED, "gm_run returned %d inside its own domain; expected 0", code);
+    }
+    return DONE;
+}
+
+static void install_filter(int fd) {
+    struct stat facts;
+    static struct sock_filter program[4096];
+    if (fstat(fd, &facts) || (size_t)facts.st_size > sizeof program) _exit(3);
+    if (pread(fd, program, (size_t)facts.st_size, 0) != facts.st_size) _exit(3);
+    close(fd);
+    struct sock_fprog filter = {(unsigned short)((size_t)facts.st_size / sizeof program[0]), program};
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0)) _exit(3);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) return 2;
+    channel = atoi(argv[1]);
+    files[0] = atoi(argv[2]);
+    files[1] = atoi(argv[3]);
+    page = sysconf(_SC_PAGESIZE);
+    if (argc > 4) install_filter(atoi(argv[4]));
+    for (;;) {
+        header message;
+        receive(&message, sizeof message);
+        uint8_t *payload = malloc(message.size_bytes + 16u);
+        if (!payload) _exit(4);
+        receive(payload, message.size_bytes);
+        text[0] = 0;
+        uint32_t answer = DONE;
+        if (message.kind == RUN) answer = run(payload);
+        else if (message.kind == SETUP) answer = set_up((const uint32_t *)payload, message.size_bytes / 4);
+        else if (message.kind == PLAN) answer = make_plan(payload);
+        else if (message.kind == LOAD) answer = load(payload, message.size_bytes);
+        else if (message.kind == QUIT) return 0;
+        struct {
+            header head;
+            char text[MAX_TEXT_BYTES];
+        } reply = {{answer, (uint32_t)strlen(text), message.nonce}, {0}};
+        memcpy(reply.text, text, reply.head.size_bytes);
+        if (send(channel, &reply, sizeof reply.head + reply.head.size_bytes, MSG_NOSIGNAL) < 0) return 0;
+        free(payload);
+    }
+}

@@ -1,0 +1,140 @@
+"""What a judge keeps ready of each workload: buffers full of inputs, base draws, references. Candidates come and go.
+
+No call sees values that an earlier call of the same candidate has seen: with every batch each row of each input gets other
+values at a few random places. Whoever recognises a row by samples of it is wrong about the rest, whoever kept its answer
+is wrong altogether, and whoever hashes all of it has read it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gristmill import records
+from gristmill.workload import Workload
+from harness.arena import SPARSE_OFFSET, InputArena, Layout, Numbers, SharedFile, lay_out
+from harness.draws import Draws, WeightBank
+from harness.errors import HostFaultError
+from harness.native import InputTensor, Native
+from kernels.definition import Definition
+
+CHANGES = 2
+"""Values per row that change between two calls on the same buffers."""
+CHANGED_WEIGHT_ROWS = 4096
+"""Of a weight: more of them would take longer than they are worth."""
+KEPT_INPUT_BYTES = 1 << 30
+"""Buffers of workloads that are kept filled."""
+KEPT_DRAWS_BYTES = 768 << 20
+
+
+class Stock:
+    """One workload's buffers, and what fills them."""
+
+    def __init__(
+        self, native: Native, file: SharedFile, layout: Layout, offset: int, definition: Definition, seed: int, bank: WeightBank
+    ) -> None:
+        self.layout = layout
+        self.definition = definition
+        self.inputs = InputArena(native, file, layout, offset)
+        self.baseline_ns: dict[str, float] = {}
+        """Per baseline: nanoseconds per call when it was last timed, to size its next batch."""
+        self._seed = seed
+        self._bank = bank
+        self._draws: dict[str, Draws] = {}
+        self._cells: dict[tuple[str, int], InputTensor] = {}
+        self._stale = np.arange(layout.sets, dtype=np.uint32)
+        """Sets that do not hold traffic values."""
+
+    @property
+    def workload(self) -> Workload:
+        return self.layout.workload
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the base draws."""
+        return sum(draws.size_bytes for draws in self._draws.values())
+
+    def draws(self, regime: str) -> Draws:
+        """The base draws of a regime, made when they are first needed."""
+        if regime not in self._draws:
+            first = self.definition.regimes[0]
+            traffic = self.draws(first) if regime != first else None
+            seed = int(records.digest([self._seed, self.workload.digest, regime])[:15], 16)
+            self._draws[regime] = Draws(self.definition, self.workload, regime, seed, traffic, self._bank)
+        return self._draws[regime]
+
+    @property
+    def traffic(self) -> Draws:
+        return self.draws(self.definition.regimes[0])
+
+    def fill_case(self, regime: str, numbers: Numbers, cases: NDArray[np.int64]) -> None:
+        """Whole base draws, weights too: set `numbers[n]` becomes case `cases[n]`."""
+        whole = np.zeros(len(numbers), np.int64)
+        for index in range(len(self.layout.inputs)):
+            self.inputs.fill(self._cell(regime, index), numbers, cases, cases, whole)
+        self._stale = np.union1d(self._stale, numbers)
+
+    def fill_traffic(self, random: np.random.Generator) -> None:
+        """Traffic values for every set: each the head of one base draw and the tail of another, and then changed."""
+        draws, stale = self.traffic, self._stale
+        for index, base in enumerate(draws.bases):
+            count = base.shape[0]
+            heads = random.integers(0, count, len(stale))
+            tails = (heads + random.integers(1, count, len(stale))) % count
+            cuts = random.integers(0, base[0].numel(), len(stale))
+            self.inputs.fill(self._cell(draws.regime, index), stale, heads, tails, cuts)
+        self._stale = stale[:0]
+        self.change(np.arange(self.layout.sets, dtype=np.uint32), random, weights=True)
+
+    def change(self, numbers: Numbers, random: np.random.Generator, *, weights: bool) -> None:
+        """Other traffic values in every row of those sets, under the same addresses."""
+        regime = self.definition.regimes[0]
+        state = ctypes.c_uint64(int(random.integers(0, 1 << 63)))
+        for index, weight in enumerate(self.layout.weights):
+            if weight and not weights:
+                continue
+            rows = CHANGED_WEIGHT_ROWS if weight else 1 << 62
+            self.inputs.change(self._cell(regime, index), numbers, CHANGES, rows, state)
+
+    def _cell(self, regime: str, index: int) -> InputTensor:
+        if (regime, index) not in self._cells:
+            self._cells[regime, index] = self.inputs.cell(index, self.draws(regime).bases[index])
+        return self._cells[regime, index]
+
+
+class Stocks:
+    """The stocks of all workloads, in one shared file. When it is full, all of them go."""
+
+    def __init__(self, native: Native, file: SharedFile) -> None:
+        self._native = native
+        self._file = file
+        self._kept: OrderedDict[tuple[str, int], Stock] = OrderedDict()
+        self._end = 0
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._end = 0
+
+    def stock(self, definition: Definition, workload: Workload, seed: int, bank: WeightBank, *, max_sets: int) -> Stock:
+        """The stock of a workload with at most so many sets.
+
+        Raises:
+            HostFaultError: it does not fit into the file.
+        """
+        key = (workload.digest, max_sets)
+        if key not in self._kept:
+            layout = lay_out(definition, workload, max_sets)
+            drawn = sum(stock.size_bytes for stock in self._kept.values())
+            if not layout.sparse and (self._end + layout.input_bytes > KEPT_INPUT_BYTES or drawn > KEPT_DRAWS_BYTES):
+                self.clear()
+            offset = SPARSE_OFFSET if layout.sparse else self._end
+            stock = Stock(self._native, self._file, layout, offset, definition, seed, bank)
+            if not layout.sparse:
+                self._end += layout.input_bytes
+                if self._end > SPARSE_OFFSET:
+                    raise HostFaultError(f"{workload.label}: exceeds the shared file; judge a smaller workload")
+            self._kept[key] = stock
+        return self._kept[key]
