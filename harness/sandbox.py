@@ -1,6 +1,6 @@
 """The judge's side of a sandboxed process: start it, freeze it, learn how it ended, and leave nothing of it behind.
 
-What walls it in is `confine.py`, which runs in the new process. That process is a watch; its child runs the program.
+Processes are forked by a zygote (`zygote.py`), which keeps watch over them, and wall themselves in (`confine.py`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,28 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from harness import scheduling
+from harness import confine, scheduling
 from harness.errors import HostFaultError
 
-CONFINE = Path(__file__).parent / "confine.py"
+REPOSITORY = Path(__file__).resolve().parent.parent
+BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from harness import zygote; zygote.main()"
 SYSTEM_PATHS = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/etc/ld.so.cache", "/etc/alternatives")
 """What a program needs of the host to be linked and loaded. Those that are links stay links."""
 START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 30.0
+MAX_DEPARTING = 32
+MAX_PACKET_BYTES = 4096
 MEBIBYTE = 1 << 20
+RUNNER = "harness.runner"
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,18 @@ class Limits:
     """Size of the private /tmp, which is memory."""
 
 
+class Filter(StrEnum):
+    """Which system calls are refused, and by whom the filter is installed."""
+
+    PROGRAMS = confine.PROGRAMS
+    """For compilers: other programs may be started."""
+    KERNEL = confine.KERNEL
+    """Threads may be started, and nothing else."""
+    HANDED_OVER = confine.HANDED_OVER
+    """As `KERNEL`, installed by the program: its last argument is the number of a descriptor from which it reads an
+    array of `struct sock_filter`, or -1 where this host has no such filter."""
+
+
 @dataclass(frozen=True)
 class Confinement:
     """What a sandboxed process may see and use."""
@@ -56,6 +76,8 @@ class Confinement:
     cwd: str = "/"
     trusted: bool = False
     """Our own code: no walls, only the watch that ends it with the judge."""
+    filter: Filter | None = None
+    """None means `KERNEL` for a runner and `PROGRAMS` for an argv."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +102,14 @@ def signal_name(number: int) -> str:
 
 
 class Sandboxed:
-    """One sandboxed process. `close` is idempotent and returns once nothing of it is left."""
+    """One sandboxed process. `close` is idempotent."""
 
-    def __init__(self, watch: subprocess.Popen[bytes], lifeline: socket.socket) -> None:
-        self._watch = watch
+    def __init__(self, lifeline: socket.socket, zygote: Zygote) -> None:
         self._lifeline = lifeline
+        self._zygote = zygote
         self._facts: dict[str, Any] = {}
-        self._buffer = b""
         self._handle: int | None = None
+        self._closed = False
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Returns once the walls stand and the program runs.
@@ -97,11 +119,12 @@ class Sandboxed:
         """
         deadline = time.monotonic() + timeout_s
         while not {"pid", "isolation"} <= self._facts.keys():
-            if {"exit", "signal"} & self._facts.keys() or not self._read(deadline - time.monotonic()):
+            if {"exit", "signal", "error"} & self._facts.keys() or not self._read(deadline - time.monotonic()):
                 self.close()
+                reason = self._facts.get("error") or self._zygote.failure() or f"none within {timeout_s:.0f} s"
                 raise HostFaultError(
-                    f"sandbox: no process came up in {timeout_s:.0f} s; `python -I -S {CONFINE.name}` did not start: "
-                    "check memory and process limits of this host"
+                    f"sandbox: no process came up: {reason}; check memory and process limits of this host, "
+                    "and what `./mill doctor` says of its sandbox"
                 )
 
     @property
@@ -122,7 +145,8 @@ class Sandboxed:
 
     def hasten(self) -> None:
         """Lets the program's threads go before all ordinary ones of this host, as far as the host permits."""
-        scheduling.hasten(self._facts["pid"])
+        if self._handle is not None:
+            scheduling.hasten(_process_id(self._handle))
 
     def wait(self, timeout_s: float) -> End | None:
         """How the program ended, or None if it still runs after that time."""
@@ -135,37 +159,180 @@ class Sandboxed:
         return End(self._facts.get("exit"), self._facts.get("signal"))
 
     def close(self) -> None:
-        """Ends the program, its watch and everything it started."""
-        if self._watch.returncode is None:
-            self.kill()
-            self._lifeline.close()
-            try:
-                self._watch.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                self._watch.kill()
-                self._watch.wait()
+        """Ends the program and all that it started. They are dying when this returns; the zygote waits for the rest."""
+        if self._closed:
+            return
+        self._closed = True
+        self.kill()
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+        with contextlib.suppress(OSError):
+            self._lifeline.shutdown(socket.SHUT_WR)
+        self._zygote.depart(self._lifeline)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: int) -> None:
         if self._handle is not None:
-            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+            with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, number)
 
     def _read(self, timeout_s: float) -> bool:
-        """Takes in one more message; False at the time-out or the end of the stream."""
-        ready, _, _ = select.select([self._lifeline], [], [], max(0.0, timeout_s))
-        chunk = self._lifeline.recv(4096) if ready else b""
-        if not chunk:
+        """Takes in the next message. False: the time is up, or there will be none any more."""
+        if self._closed or not select.select([self._lifeline], [], [], max(0.0, timeout_s))[0]:
             return False
-        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
-        for line in lines:
-            self._facts.update(json.loads(line))
-        if "pid" in self._facts and self._handle is None:  # now, while the process surely is this one
-            with contextlib.suppress(ProcessLookupError):
-                self._handle = os.pidfd_open(self._facts["pid"])
-        return True
+        try:
+            packet, handles, _, _ = socket.recv_fds(self._lifeline, MAX_PACKET_BYTES, 1)
+        except OSError:
+            return False
+        if handles:
+            self._handle = handles[0]
+        if packet:
+            self._facts.update(json.loads(packet))
+        return bool(packet)
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What a zygote has imported, so that its children need not."""
+
+    program: str = ""
+    """Module whose `main(settings)` is the program of children that have no argv."""
+    modules: tuple[str, ...] = ()
+    """Imported after `path` was set. None may start a thread."""
+    path: tuple[str, ...] = ()
+    """Where modules are sought; empty means the standard library only."""
+
+
+class Zygote:
+    """A warm process that forks sandboxed ones, and outlives them. Threads may share it.
+
+    Raises:
+        HostFaultError: it cannot be started.
+    """
+
+    def __init__(self, imports: Imports = Imports(), environment: Mapping[str, str] | None = None) -> None:
+        self._imports = imports
+        self._environment = dict(environment or {})
+        self._lock = threading.Lock()
+        self._departing: list[socket.socket] = []
+        self._process, self._control = self._launch()
+
+    def start(
+        self,
+        confinement: Confinement,
+        *,
+        argv: Sequence[str] | None = None,
+        program: Mapping[str, Any] | None = None,
+        keep: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        stdout: int = subprocess.DEVNULL,
+        stderr: int = subprocess.DEVNULL,
+    ) -> Sandboxed:
+        """Starts `argv`, or where there is none the zygote's program with `program` as its settings. Returns before it
+        is up.
+
+        Nothing is inherited but the descriptors in `keep`, under their own numbers, and the environment given. A zygote
+        that died is started again once.
+
+        Raises:
+            HostFaultError: no process can be started.
+        """
+        spec, descriptors = _request(confinement, argv, program, keep, environment, stdout, stderr)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with self._lock:
+                self._send(json.dumps(spec).encode(), [theirs.fileno(), *descriptors])
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return Sandboxed(ours, self)
+
+    def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
+        for last in (False, True):
+            try:
+                socket.send_fds(self._control, [packet], descriptors)
+                return
+            except OSError as error:
+                if last or not isinstance(error, ConnectionError):
+                    raise HostFaultError(f"sandbox: cannot start a process ({error}); free memory") from None
+            self._end()
+            self._process, self._control = self._launch()
+
+    def _launch(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        settings = json.dumps({"control": theirs.fileno(), **asdict(self._imports)})
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", BOOT, str(REPOSITORY), settings],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise HostFaultError(f"sandbox: cannot start a process ({error}); free memory") from None
+        finally:
+            theirs.close()
+        return process, ours
+
+    def failure(self) -> str:
+        """Why the zygote does not serve, as far as it could say; empty while it may."""
+        for _ in range(2):  # a reset is told first, and then what had been said before it
+            with contextlib.suppress(OSError):
+                packet = self._control.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+                return str(json.loads(packet).get("error", "")) if packet else "its zygote died"
+        return ""
+
+    def depart(self, lifeline: socket.socket) -> None:
+        """Takes over a lifeline, to wait later for its other end to close."""
+        with self._lock:
+            self._departing = [one for one in self._departing if not _ended(one, 0.0)]
+            self._departing.append(lifeline)
+            crowded = len(self._departing) > MAX_DEPARTING
+        if crowded:
+            self.settle()
+
+    def settle(self, timeout_s: float = END_TIMEOUT_S) -> bool:
+        """Waits until nothing is left of what was closed; returns whether that is so."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            self._departing = [one for one in self._departing if not _ended(one, deadline - time.monotonic())]
+            return not self._departing
+
+    def close(self) -> None:
+        """Ends all that it started, and the zygote; returns once nothing of them is left. Idempotent."""
+        self.settle()
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        self._control.close()
+        try:
+            self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Zygote:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Single(Zygote):
+    """A zygote for one child: it goes with it, and its close waits for both."""
+
+    def depart(self, lifeline: socket.socket) -> None:
+        super().depart(lifeline)
+        self.close()
 
 
 def start(
@@ -178,17 +345,39 @@ def start(
     stdout: int = subprocess.DEVNULL,
     stderr: int = subprocess.DEVNULL,
 ) -> Sandboxed:
-    """Starts `argv`, or where there is none the runner with `program` as its settings. Returns before it is up.
+    """As `Zygote.start`, with a zygote for this one process; its `close` returns once nothing of it is left."""
+    zygote = _Single(Imports() if argv is not None else Imports(program=RUNNER), environment)
+    try:
+        return zygote.start(
+            confinement,
+            argv=argv,
+            program=program,
+            keep=keep,
+            environment=environment,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    except BaseException:
+        zygote.close()
+        raise
 
-    Nothing is inherited but the descriptors in `keep` and the environment given.
 
-    Raises:
-        HostFaultError: no process can be started.
-    """
-    ours, theirs = socket.socketpair()
+def _request(
+    confinement: Confinement,
+    argv: Sequence[str] | None,
+    program: Mapping[str, Any] | None,
+    keep: Sequence[int],
+    environment: Mapping[str, str] | None,
+    stdout: int,
+    stderr: int,
+) -> tuple[dict[str, Any], list[int]]:
+    """A zygote's request, and the descriptors that go with it, besides the lifeline."""
+    kind = confinement.filter or (Filter.KERNEL if argv is None else Filter.PROGRAMS)
+    if kind is (Filter.HANDED_OVER if argv is None else Filter.KERNEL):
+        raise ValueError(f"filter {kind} does not go with {'a runner' if argv is None else 'an argv'}")
+    redirected = {number: fd for number, fd in ((1, stdout), (2, stderr)) if fd >= 0}
     spec = {
-        "lifeline": theirs.fileno(),
-        "keep": list(keep),
+        "numbers": [*redirected, *keep],
         "argv": list(argv) if argv is not None else None,
         "program": dict(program or {}),
         "environment": dict(environment or {}),
@@ -197,21 +386,31 @@ def start(
         "nice": confinement.nice,
         "trusted": confinement.trusted,
         "cwd": confinement.cwd,
+        "filter": kind.value,
         "limits": asdict(confinement.limits),
     }
-    try:
-        watch = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(CONFINE), json.dumps(spec)],
-            pass_fds=(theirs.fileno(), *keep),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            env=dict(environment or {}),
-            start_new_session=True,
-        )
-    except OSError as error:
-        ours.close()
-        raise HostFaultError(f"sandbox: cannot start a process ({error}); free memory or raise its limits") from None
-    finally:
-        theirs.close()
-    return Sandboxed(watch, ours)
+    return spec, [*redirected.values(), *keep]
+
+
+def _ended(lifeline: socket.socket, timeout_s: float) -> bool:
+    """Whether the other end is closed, within that time; then this end is closed too."""
+    deadline = time.monotonic() + timeout_s
+    while select.select([lifeline], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        try:
+            packet, handles, _, _ = socket.recv_fds(lifeline, MAX_PACKET_BYTES, 1)
+        except OSError:
+            packet, handles = b"", []
+        for handle in handles:
+            os.close(handle)
+        if not packet:
+            lifeline.close()
+            return True
+    return False
+
+
+def _process_id(handle: int) -> int:
+    """The number by which this process knows the one behind a handle; -1 when it has ended."""
+    for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines():
+        if line.startswith("Pid:"):
+            return int(line.split()[1])
+    return -1

@@ -25,6 +25,15 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
+class ErrorBin:
+    """One bar of an error histogram."""
+
+    label: str
+    """Error over what is allowed, e.g. `10 to 100`."""
+    elements: int
+
+
+@dataclass(frozen=True)
 class Mismatch:
     """Where and how an output differs from the reference."""
 
@@ -41,6 +50,77 @@ class Mismatch:
     total_elements: int
     pattern: str
     """Shape of the damage: `all`, `tail`, `rows`, `columns`, `scattered`, `nan`."""
+    call: int = 0
+    """Which of the calls that were compared at once."""
+    rows: tuple[int, ...] = ()
+    """The first wrong rows, numbered over all dimensions but the last."""
+    wrong_rows: int = 0
+    total_rows: int = 0
+    columns: tuple[int, ...] = ()
+    """The first wrong places along the last dimension."""
+    wrong_columns: int = 0
+    total_columns: int = 0
+    magnitudes: str = ""
+    """Which expected values go wrong, where that tells them from the right ones: `only where |expected| < 1e-06`."""
+    histogram: tuple[ErrorBin, ...] = ()
+    """Elements by error over what is allowed, smallest first; empty bars are left out."""
+
+
+@dataclass(frozen=True)
+class InputRow:
+    """Some values of one input, along its last dimension: those that feed a wrong element, at most eight."""
+
+    tensor: str
+    index: tuple[int, ...]
+    """Of the row: all dimensions but the last."""
+    length: int
+    positions: tuple[int, ...]
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FailingCase:
+    """One call with a wrong answer: its sizes, the worst element, and what goes into it."""
+
+    workload: str
+    """Label of the workload."""
+    axes: dict[str, int]
+    layouts: tuple[str, ...]
+    """Per input that is not dense: `x_TH 4x1024 in steps of 2048x1`."""
+    regime: str
+    output: str
+    index: tuple[int, ...]
+    found: str
+    expected: str
+    error_ratio: str
+    inputs: tuple[InputRow, ...] = ()
+    diagnosis: str = ""
+    """Which mistake gives exactly these answers, if one is known."""
+
+
+@dataclass(frozen=True)
+class ObjectReport:
+    """What the compiler made of a candidate: counts over `gm_run` and what it calls within the object."""
+
+    architecture: str
+    """`x86-64` or `aarch64`; empty if there was no disassembly."""
+    instructions: int = 0
+    loop_instructions: int = 0
+    """Of those, in innermost loops."""
+    vector_bits: int = 0
+    """Widest vector register that arithmetic uses in innermost loops (anywhere, if there is no loop); 0 means scalar."""
+    fma: bool = False
+    gathers: int = 0
+    loop_divisions: int = 0
+    """Divisions and square roots in innermost loops."""
+    loop_calls: int = 0
+    spills: int = 0
+    """Vector registers stored to the stack."""
+    note: str = ""
+    """Why there is no report."""
+    hint: str = ""
+    """One line: what to try."""
+
 
 
 @dataclass(frozen=True)
@@ -77,7 +157,13 @@ class Verdict:
     """Traffic-weighted: total baseline time over total candidate time, over the timed workloads."""
     timings: tuple[WorkloadTiming, ...] = ()
     mismatches: tuple[Mismatch, ...] = ()
+    failing: tuple[FailingCase, ...] = ()
+    """Of an `incorrect` candidate: up to three, the smallest workloads first."""
     build_log: str = ""
+    """What the static rules saw, and all that the compiler said."""
+    build_errors: str = ""
+    """The compiler's first errors with their source lines, and nothing else; empty if it built."""
+    object_report: ObjectReport | None = None
     object_sha256: str = ""
     """Content address of what was built; empty if nothing was."""
     seed: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from harness import sandbox
 from harness.errors import HostFaultError
-from harness.sandbox import Confinement, End, Limits
+from harness.sandbox import Confinement, End, Filter, Limits
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPEN = Confinement()
@@ -171,44 +172,105 @@ def test_a_sandbox_that_cannot_be_built_is_the_host_s_fault(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user can only be tried by root")
 def test_without_root_there_are_still_walls():
-    """The same launcher started by an ordinary user, who may or may not be allowed namespaces of their own."""
-    spec = {
-        "lifeline": 9,
-        "keep": [],
-        "argv": ["/bin/sh", "-c", "id -u; ls -d /root /etc/passwd"],
-        "program": {},
-        "environment": ENVIRONMENT,
-        "visible": [[path, path] for path in sandbox.SYSTEM_PATHS],
-        "proc": False,
-        "nice": 0,
-        "trusted": False,
-        "cwd": "/",
-        "limits": {name: getattr(Limits(), name) for name in Limits.__dataclass_fields__},
-    }
-    starter = (
-        "import os, socket, sys\na, b = socket.socketpair()\nos.dup2(b.fileno(), 9)\nb.close()\npid = os.fork()\n"
-        "if pid == 0:\n    a.close()\n    os.setgroups([])\n"
-        "    os.setresgid(*[65534] * 3)\n    os.setresuid(*[65534] * 3)\n"
-        "    os.execv('/usr/bin/python3', ['python3', '-I', '-S', sys.argv[1], sys.argv[2]])\n"
-        "os.close(9)\nwhile chunk := a.recv(4096):\n    sys.stderr.write(chunk.decode())\nos.waitpid(pid, 0)\n"
-    )
+    """The same as an ordinary user, who may or may not be allowed namespaces of their own."""
     if not Path("/usr/bin/python3").exists():
         pytest.skip("no system Python that another user can start")
+    script = (
+        "import json, os, sys\nos.setgroups([])\nos.setresgid(*[65534] * 3)\nos.setresuid(*[65534] * 3)\n"
+        "from harness import sandbox\n"
+        "p = sandbox.start(sandbox.Confinement(), argv=('/bin/sh', '-c', 'id -u; ls -d /root /etc/passwd'),"
+        " stdout=1, stderr=2)\n"
+        "p.wait_ready()\np.wait(20.0)\np.close()\nprint(json.dumps(p.isolation), flush=True)\n"
+    )
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
         Path(folder).chmod(0o755)
-        script = Path(folder) / "confine.py"
-        script.write_text((REPOSITORY / "harness" / "confine.py").read_text())
+        for package in ("harness", "gristmill"):
+            (Path(folder) / package).mkdir()
+            for source in (REPOSITORY / package).glob("*.py"):
+                shutil.copy(source, Path(folder) / package)
         done = subprocess.run(
-            [sys.executable, "-c", starter, str(script), json.dumps(spec)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            ["/usr/bin/python3", "-B", "-c", script], cwd=folder, capture_output=True, text=True, timeout=60, check=True
         )
-    layers = next(json.loads(line)["isolation"] for line in done.stderr.splitlines() if "isolation" in line)
+    *output, isolation = done.stdout.splitlines()
+    layers = json.loads(isolation)
     assert {"resource limits", "no new privileges", "system call filter"} <= set(layers)
     if "private root" in layers:
-        assert done.stdout.split()[0] == "0" and "/etc/passwd" not in done.stdout
+        assert output == ["0"], "root of its own namespace, with nothing of the host in sight"
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    with sandbox.Zygote(environment=ENVIRONMENT) as made:
+        yield made
+
+
+HANDED = r"""
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(int count, char **arguments) {
+    static struct sock_filter code[4096];
+    int descriptor = atoi(arguments[count - 1]);
+    struct sock_fprog program = {read(descriptor, code, sizeof code) / sizeof *code, code};
+    if (prctl(PR_SET_SECCOMP, 2, &program)) return 9;
+    dprintf(atoi(arguments[1]), "fork %d", fork());
+    for (int fd = 3; fd < 1024; fd++)
+        if (fcntl(fd, F_GETFD) >= 0) dprintf(atoi(arguments[1]), " %s", fd == descriptor ? "filter" : "kept");
+    return 7;
+}
+"""
+
+
+def test_a_filter_is_handed_over(zygote, tmp_path):
+    (tmp_path / "handed.c").write_text(HANDED)
+    subprocess.run(["cc", "-o", tmp_path / "runner", tmp_path / "handed.c"], check=True)
+    confinement = Confinement(filter=Filter.HANDED_OVER, visible=((str(tmp_path / "runner"), "/runner"),))
+    reader, writer = os.pipe()
+    process = zygote.start(confinement, argv=("/runner", str(writer)), keep=(writer,))
+    os.close(writer)
+    process.wait_ready()
+    end = process.wait(20.0)
+    process.close()
+    said = os.read(reader, 100)
+    os.close(reader)
+    if "system call filter" not in process.isolation:
+        pytest.skip("this host grants no system call filter")
+    assert end == End(exit_code=7)
+    assert sorted(said.split()) == [b"-1", b"filter", b"fork", b"kept"]
+
+
+def test_filters_that_cannot_work_are_refused(zygote):
+    with pytest.raises(ValueError, match="kernel"):
+        zygote.start(Confinement(filter=Filter.KERNEL), argv=("/bin/true",))
+    with pytest.raises(ValueError, match="handed over"):
+        zygote.start(Confinement(filter=Filter.HANDED_OVER), program={})
+
+
+def test_a_zygote_that_died_is_started_again():
+    others = set(_children(os.getpid()))
+    with sandbox.Zygote(environment=ENVIRONMENT) as zygote:
+        for _ in range(2):
+            process = zygote.start(Confinement(), argv=("/bin/true",))
+            process.wait_ready()
+            assert process.wait(10.0) == End(exit_code=0)
+            process.close()
+            (victim,) = set(_children(os.getpid())) - others
+            os.kill(victim, signal.SIGKILL)
+            assert _eventually(lambda victim=victim: _state(victim) == "Z")
+
+
+def test_a_zygote_that_cannot_serve_says_why():
+    with sandbox.Zygote(sandbox.Imports(modules=("no_such_module",))) as zygote:
+        process = zygote.start(Confinement(), argv=("/bin/true",))
+        with pytest.raises(HostFaultError, match="no_such_module"):
+            process.wait_ready(20.0)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _running(marker: str) -> bool:
