@@ -1,6 +1,6 @@
 """The untrusted runner of Python candidates: loads one and runs it on buffer sets that the judge prepared.
 
-It is started by `confine.py`, imports nothing of Gristmill, holds no expected output and no clock that counts. Whatever
+It is forked by `zygote.py`, imports nothing of Gristmill, holds no expected output and no clock that counts. Whatever
 it says is taken as a claim: "done" stops the judge's clock, and then the judge looks at the buffers. Compiled candidates
 have a runner of their own (`native/runner.c`) that speaks the same protocol (`native/protocol.h`). Baselines are served by
 this loop too, in a process of their own.
@@ -278,9 +278,8 @@ def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load: Any) ->
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Entry from `confine.py`: the descriptors of the channel and of the two shared files."""
-    sys.path[:] = settings["path"]
-    import torch  # imports are done before there is anything to run
+    """Entry from `zygote.py`, which has imported torch: the descriptors of the channel and of the two shared files."""
+    import torch
 
     torch.set_num_threads(settings["threads"])
     library = ctypes.CDLL(settings["library"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.arena import SharedFile
 from harness.native import Native
+from harness.sandbox import Zygote
 from harness.session import (
     BASELINE_LOAD_S,
     Finding,
@@ -19,6 +20,7 @@ from harness.session import (
     load_payload,
     start_baseline_session,
     start_candidate_session,
+    start_zygote,
 )
 from kernels.candidate import Candidate
 from kernels.definition import Definition
@@ -38,6 +40,7 @@ class Runners:
         self._native = native
         self._baseline: tuple[str, Session] | None = None
         self._spares: dict[RunnerKind, list[Session]] = {}
+        self._zygotes: dict[RunnerKind, Zygote] = {}
         self._files: list[SharedFile] = []
         self._undertaker = ThreadPoolExecutor(1, thread_name_prefix="undertaker")
 
@@ -47,6 +50,8 @@ class Runners:
             self._bury(session)
         self._spares.clear()
         self._undertaker.shutdown()
+        for zygote in self._zygotes.values():
+            zygote.close()
         for file in self._files:
             file.close()
         self._files.clear()
@@ -76,11 +81,16 @@ class Runners:
     def _start_spare(self, kind: RunnerKind) -> None:
         outputs = self._files.pop() if self._files else SharedFile("outputs", writable_by_runner=True)
         try:
-            session = start_candidate_session(kind, self._native, self._inputs, outputs)
+            session = start_candidate_session(kind, self._zygote(kind), self._native, self._inputs, outputs)
         except BaseException:
             self._files.append(outputs)
             raise
         self._spares.setdefault(kind, []).append(session)
+
+    def _zygote(self, kind: RunnerKind) -> Zygote:
+        if kind not in self._zygotes:
+            self._zygotes[kind] = start_zygote(kind)
+        return self._zygotes[kind]
 
     def _bury(self, session: Session) -> None:
         """Ends a runner; what it leaves is cleared away while the next one works."""

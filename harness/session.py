@@ -23,16 +23,18 @@ from harness import runner, sandbox
 from harness.arena import Numbers, SharedFile
 from harness.errors import BaselineError
 from harness.native import Native
-from harness.sandbox import MEBIBYTE, Confinement, Limits, Sandboxed
+from harness.sandbox import MEBIBYTE, Confinement, Filter, Imports, Limits, Sandboxed, Zygote
 from kernels.candidate import Candidate, Language
 from kernels.verdict import Mismatch, Status
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BASELINE_RUNNER = Path(__file__).with_name("baseline_runner.py")
 BASELINE_LOAD_S = 60.0
-ADDRESS_BYTES = 24 << 30
-"""Of address space in a runner."""
+LIMITS = Limits(memory_bytes=24 << 30, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE)
+"""Of a candidate's runner."""
 MAX_PACKED_BYTES = 2 << 30
+END_S = 10.0
+"""How long a killed runner may take to be gone."""
 SETTLE_S = 1.0
 """How long to wait for the cause of a runner's death to be known."""
 
@@ -161,6 +163,8 @@ class Session:
     def close(self) -> None:
         """Likewise, and returns when nothing of it is left."""
         self._channel.close()
+        self._process.kill()
+        self._process.wait(END_S)
         self._process.close()
 
 
@@ -176,43 +180,54 @@ class RunnerKind:
     threads: int
 
 
-def start_candidate_session(kind: RunnerKind, native: Native, inputs: SharedFile, outputs: SharedFile) -> Session:
+def start_zygote(kind: RunnerKind) -> Zygote:
+    """From which runners of that kind are forked, with their imports done.
+
+    Raises:
+        HostFaultError: it cannot be started.
+    """
+    imports = Imports()
+    if kind.language is Language.PYTHON:
+        site = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+        imports = Imports(program=sandbox.RUNNER, modules=("torch",), path=(*_standard_path(), *site))
+    return Zygote(imports, environment(kind.threads))
+
+
+def start_candidate_session(
+    kind: RunnerKind, zygote: Zygote, native: Native, inputs: SharedFile, outputs: SharedFile
+) -> Session:
     """Starts a sandboxed runner. It comes up by itself; `wait_ready` waits for it."""
     ours, theirs = socket.socketpair()
     keep = (theirs.fileno(), inputs.reader, outputs.reader)
     variables = environment(kind.threads)
+    start = _start_python if kind.language is Language.PYTHON else _start_native
     try:
-        if kind.language is Language.PYTHON:
-            process = _start_python(kind, native, keep, variables)
-        else:
-            process = _start_native(native, keep, variables)
+        process = start(kind, zygote, native, keep, variables)
     finally:
         theirs.close()
     return Session(process, ours, outputs)
 
 
-def _start_native(native: Native, keep: tuple[int, int, int], variables: dict[str, str]) -> Sandboxed:
-    limits = Limits(memory_bytes=ADDRESS_BYTES, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE)
-    confinement = Confinement(limits=limits, visible=((str(native.runner), "/runner"),))
-    argv = ("/runner", *map(str, keep))
-    return sandbox.start(confinement, argv=argv, keep=keep, environment=variables)
+def _start_native(
+    kind: RunnerKind, zygote: Zygote, native: Native, keep: tuple[int, int, int], variables: dict[str, str]
+) -> Sandboxed:
+    confinement = Confinement(limits=LIMITS, visible=((str(native.runner), "/runner"),), filter=Filter.HANDED_OVER)
+    return zygote.start(confinement, argv=("/runner", *map(str, keep)), keep=keep, environment=variables)
 
 
 def _start_python(
-    kind: RunnerKind, native: Native, keep: tuple[int, int, int], variables: dict[str, str]
+    kind: RunnerKind, zygote: Zygote, native: Native, keep: tuple[int, int, int], variables: dict[str, str]
 ) -> Sandboxed:
-    limits = Limits(memory_bytes=ADDRESS_BYTES, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE)
-    visible = (*_python_paths(), (str(native.library), "/arena.so"))
     program = {
         "channel": keep[0],
         "inputs_fd": keep[1],
         "outputs_fd": keep[2],
         "threads": kind.threads,
         "library": "/arena.so",
-        "path": [*_standard_path(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")],
     }
-    confinement = Confinement(limits=limits, visible=visible, proc=True)
-    return sandbox.start(confinement, program=program, keep=keep, environment=variables)
+    visible = (*_python_paths(), (str(native.library), "/arena.so"))
+    confinement = Confinement(limits=LIMITS, visible=visible, proc=True)
+    return zygote.start(confinement, program=program, keep=keep, environment=variables)
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -175,6 +175,11 @@ class Verdict:
     host: dict[str, str] = field(default_factory=dict)
     """Hardware key and versions that the timings hold for."""
     duration_s: float = 0.0
+    """Of the whole judgement."""
+    build_s: float = 0.0
+    """Of it, spent waiting for the compiler."""
+    run_s: float = 0.0
+    """Of it, spent in runners: setup, checked and timed calls, and the baseline's. 0 if it was not measured."""
 
     @property
     def won(self) -> bool:

@@ -5,7 +5,7 @@
  *
  *     runner CHANNEL INPUTS OUTPUTS [FILTER]
  *
- * are descriptors; FILTER holds a system call filter, which is installed before anything is loaded.
+ * are descriptors; FILTER holds a system call filter, which is installed before anything is loaded, or is -1.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -223,7 +223,7 @@ int main(int argc, char **argv) {
     files[0] = atoi(argv[2]);
     files[1] = atoi(argv[3]);
     page = sysconf(_SC_PAGESIZE);
-    if (argc > 4) install_filter(atoi(argv[4]));
+    if (argc > 4 && atoi(argv[4]) >= 0) install_filter(atoi(argv[4]));
     for (;;) {
         header message;
         receive(&message, sizeof message);
