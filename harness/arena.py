@@ -37,11 +37,12 @@ Numbers = NDArray[np.uint32]
 
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 64
-MAX_SETS = 512
+MAX_SETS = 256
 GUARDED_SETS = 8
 """Those that correctness is checked on."""
-ROTATED_BYTES = 96 << 20
-"""Sets rotate over about this much: three times the last-level cache of common servers' slices."""
+ROTATED_BYTES = 64 << 20
+"""Sets rotate over about this much: twice the last-level cache of common servers' slices. More takes each runner longer to
+map than it changes what is measured."""
 CAPACITY_BYTES = 128 << 30
 """Of address space per shared file; memory is taken only where it is written."""
 SPARSE_OFFSET = CAPACITY_BYTES // 2
@@ -272,13 +273,13 @@ class OutputArena:
             )
         )
 
-    def walk(self, seed: int, pool: Numbers, calls: int) -> Numbers:
-        """The sets that a run must have called, in order, if the outputs are what its calls wrote."""
+    def walk(self, seed: int, pool: Numbers, calls: int) -> tuple[Numbers, Numbers]:
+        """The sets that a run must have called, in order, if the outputs are what its calls wrote; and the others."""
         consumed, called = pool.copy(), np.empty(calls, np.uint32)
         chain = self._chain
         chain.state, chain.pool, chain.remaining, chain.last = seed, consumed.ctypes.data, len(consumed), -1
         self._arena.walk(ctypes.byref(chain), calls, called.ctypes.data)
-        return called
+        return called, consumed[: len(pool) - calls]
 
 
 def indices(numbers: Numbers) -> Tensor:

@@ -29,7 +29,7 @@ class JudgePolicy:
     """For all that runs the candidate."""
     draws_uses: int = 64
     """Candidates judged on values spliced from the same base draws. 1 draws afresh for each."""
-    verified_work: float = 3e5
+    verified_work: float = 1e4
     """Elements per timed batch that are recomputed in float64, in sets chosen after the batch; at least two sets."""
     threads: int = 0
     """Of both sides; 0 means the cores this process may use."""
@@ -47,8 +47,8 @@ def screening() -> JudgePolicy:
 
 def search() -> JudgePolicy:
     """Good enough to steer a search: intervals of a few per cent."""
-    stop = StopRule(min_pairs=7, max_pairs=25, budget_s=1.0, tolerance=0.03, margin=0.10)
-    return JudgePolicy(stop=stop, min_gain=0.02)
+    stop = StopRule(min_pairs=5, max_pairs=25, budget_s=1.0, tolerance=0.03, margin=0.10)
+    return JudgePolicy(stop=stop, min_gain=0.02, batch_ns=5e5)
 
 
 def promotion(budget_s: float = 6.0) -> JudgePolicy:

@@ -27,7 +27,7 @@ from kernels.definition import Definition
 
 SPARES = 2
 """Warm runners per kind: one to take, one that is coming up."""
-KEPT_OUTPUT_BYTES = 16 << 20
+KEPT_OUTPUT_BYTES = 64 << 20
 """Of a file of outputs, kept from runner to runner after it was overwritten; what lies behind goes back."""
 
 

@@ -78,7 +78,7 @@ class Stock:
         self._stale = np.union1d(self._stale, numbers)
 
     def fill_traffic(self, random: np.random.Generator) -> None:
-        """Traffic values for every set: each the head of one base draw and the tail of another, and then changed."""
+        """Traffic values for the sets that hold others: each the head of one base draw and the tail of another."""
         draws, stale = self.traffic, self._stale
         for index, base in enumerate(draws.bases):
             count = base.shape[0]
@@ -87,7 +87,6 @@ class Stock:
             cuts = random.integers(0, base[0].numel(), len(stale))
             self.inputs.fill(self._cell(draws.regime, index), stale, heads, tails, cuts)
         self._stale = stale[:0]
-        self.change(np.arange(self.layout.sets, dtype=np.uint32), random, weights=True)
 
     def change(self, numbers: Numbers, random: np.random.Generator, *, weights: bool) -> None:
         """Other traffic values in every row of those sets, under the same addresses."""

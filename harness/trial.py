@@ -39,6 +39,15 @@ VERIFIED_SETS_LARGE = 2
 TIMED_WRONG = "right when checked, wrong when timed: "
 
 
+@dataclass(frozen=True)
+class Batch:
+    """One run: how long it took, which sets it must have called, and which it must not have."""
+
+    spent_ns: int
+    called: Numbers
+    decoys: Numbers
+
+
 class Trial:
     """The candidate's side of one workload."""
 
@@ -85,30 +94,30 @@ class Trial:
             self.setup_ns = spent_ns // len(numbers)
             self.run_ns += spent_ns
 
-    def run(self, pool: Numbers, calls: int) -> tuple[int, Numbers]:
-        """Poisons the outputs of the pool and calls so many of its sets; returns nanoseconds, and which were called."""
+    def run(self, pool: Numbers, calls: int) -> Batch:
+        """Poisons the outputs of the pool and calls so many of its sets."""
         seed = int(self.random.integers(0, 1 << 63))
         self.outputs.poison(pool)
         spent_ns = self.session.run(pool, calls, seed, self.policy.deadline_s)
         self.run_ns += spent_ns
-        return spent_ns, self.outputs.walk(seed, pool, calls)
+        return Batch(spent_ns, *self.outputs.walk(seed, pool, calls))
 
-    def examine(self, pool: Numbers, called: Numbers) -> Finding | None:
+    def examine(self, batch: Batch) -> Finding | None:
         """What is wrong at first sight: outputs not written, written around, or written without a call."""
-        asked = np.isin(pool, called, assume_unique=True)
-        for spec, size, (left, spilled) in zip(
-            self.definition.outputs, self.outputs.sizes, self.outputs.inspect(pool), strict=True
-        ):
+        seen = zip(self.definition.outputs, self.outputs.sizes, self.outputs.inspect(batch.called), strict=True)
+        for spec, size, (left, spilled) in seen:
             if spilled.any():
                 return Finding(Status.INCORRECT, f"{self.label}: wrote outside of {spec.name}")
-            if (left[~asked] != size).any():
-                reason = f"{self.label}: {spec.name} of calls that were never made was written, or changed after its call"
-                return Finding(Status.CHEATED, reason)
-            unwritten = left[asked]
-            if unwritten.any():
-                extent = "all" if (unwritten == size).any() else "part"
-                where = f"in {np.count_nonzero(unwritten)} of {len(called)} calls"
+            if left.any():
+                extent = "all" if (left == size).any() else "part"
+                where = f"in {np.count_nonzero(left)} of {len(batch.called)} calls"
                 return Finding(Status.INCORRECT, f"{self.label}: {extent} of {spec.name} was left unwritten {where}")
+        if len(batch.decoys):
+            untouched = zip(self.definition.outputs, self.outputs.sizes, self.outputs.inspect(batch.decoys), strict=True)
+            for spec, size, (left, spilled) in untouched:
+                if spilled.any() or (left != size).any():
+                    reason = f"{self.label}: {spec.name} of a call that was never made was written, or changed afterwards"
+                    return Finding(Status.CHEATED, reason)
         return None
 
     def check(self, regimes: Sequence[str]) -> None:
@@ -131,8 +140,7 @@ class Trial:
             self.stock.fill_case(regime, numbers, case)
         pool = np.concatenate(both)
         self.set_up(pool)
-        _, called = self.run(pool, len(pool))
-        _raise(self.examine(pool, called))
+        _raise(self.examine(self.run(pool, len(pool))))
         for one, numbers, case in zip(draws, both, cases, strict=True):
             _raise(self._compare_cases(one, numbers, case))
         before = [tensor[: len(pool)].clone() for tensor in self.outputs.tensors]
@@ -140,8 +148,7 @@ class Trial:
         for regime, numbers, case in zip(regimes, both, cases, strict=True):
             self.stock.fill_case(regime, numbers[:1], case[1:])
         self.set_up(first)
-        _, called = self.run(first, len(first))
-        finding = self.examine(first, called)
+        finding = self.examine(self.run(first, len(first)))
         for one, numbers, case in zip(draws, both, cases, strict=True):
             finding = finding or self._compare_cases(one, numbers[:1], case[1:])
         if finding is not None:
@@ -254,7 +261,7 @@ class _Pairs:
             self._pick(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
             for per_call_ns in (self._candidate_ns, self._opponent_ns)
         )
-        trial.stock.change(np.union1d(ours, theirs), trial.random, weights=not trial.needs_setup)
+        trial.stock.change(ours, trial.random, weights=not trial.needs_setup)
         if candidate_first:
             self._run(ours)
         self._opponent_ns = self._opponent.run(theirs)
@@ -271,12 +278,12 @@ class _Pairs:
         """One batch of the candidate, on all sets of the pool but a few."""
         trial = self._trial
         calls = max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))
-        spent_ns, called = trial.run(pool, calls)
-        self._candidate_ns = spent_ns / calls
-        finding = trial.examine(pool, called)
+        batch = trial.run(pool, calls)
+        self._candidate_ns = batch.spent_ns / calls
+        finding = trial.examine(batch)
         if finding is not None:
             raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
-        self._keep_sample(called)
+        self._keep_sample(batch.called)
 
     def _keep_sample(self, called: Numbers) -> None:
         """The calls, and what is looked at of them, are chosen now, after the batch."""
