@@ -33,7 +33,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 1, 38, 24
-LAST_CAPABILITY = 63
+MAX_CAPABILITIES = 64
 
 ROOT_LINKS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 DEVICES = ("null", "zero", "urandom")
@@ -101,6 +101,7 @@ def wall_in(spec: dict[str, Any], active: list[str]) -> int | None:
         furnish_root(spec)
     os.chdir(spec["cwd"])
     attempt(active, "resource limits", limit, spec["limits"])
+    empty_bounding_set()
     if may_change_user:
         attempt(active, "own user", drop_user, FIRST_UID + number_outside)
     if "own user" in active or "user namespace" in active:
@@ -182,10 +183,14 @@ def drop_user(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
+def empty_bounding_set() -> None:
+    """No program that it starts can have a capability either, whoever owns the file."""
+    for capability in range(MAX_CAPABILITIES):
+        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0):
+            return  # past the last that this kernel has, or not permitted
+
+
 def drop_capabilities() -> None:
-    """All of them, those that a set-user-id program would give back included."""
-    for capability in range(LAST_CAPABILITY + 1):
-        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that the kernel or we do not have
     header = ctypes.create_string_buffer(struct.pack("<II", 0x20080522, 0), 8)
     nothing = ctypes.create_string_buffer(24)
     check(libc.capset(header, nothing), "capset")

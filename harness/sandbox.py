@@ -43,6 +43,8 @@ class Limits:
 
     memory_bytes: int = 4096 * MEBIBYTE
     """Address space."""
+    resident_bytes: int = 3072 * MEBIBYTE
+    """Memory that it fills itself, its /tmp included, where this host has control groups for it."""
     cpu_s: int = 300
     files: int = 64
     processes: int = 128

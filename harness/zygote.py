@@ -27,7 +27,7 @@ import signal
 import socket
 import sys
 
-from harness import confine
+from harness import confine, control_groups
 
 TYPE_CHECKING = False  # the module `typing` would cost every start a few milliseconds
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ LAST_DESCRIPTOR = (1 << 31) - 1
 
 
 class Child:
-    """One that lives: the handle on it, and the judge's end of its lifeline."""
+    """One that lives: the handle on it, the other end of the judge's lifeline, and its control groups."""
 
-    def __init__(self, pid: int, lifeline: socket.socket) -> None:
+    def __init__(self, pid: int, lifeline: socket.socket, groups: list[control_groups.Group]) -> None:
         self.pid = pid
         self.lifeline = lifeline
+        self.groups = groups
         self.handle = os.pidfd_open(pid)
 
     def kill(self) -> None:
@@ -56,10 +57,11 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
-    def reap(self) -> None:
-        """Reports how it ended. Nothing of it is left."""
+    def reap(self, groups: control_groups.Groups) -> None:
+        """Reports how it ended, when nothing of it is left."""
         _, status = os.waitpid(self.pid, 0)
         os.close(self.handle)
+        groups.remove(self.groups)
         if os.WIFSIGNALED(status):
             say(self.lifeline, signal=os.WTERMSIG(status))
         else:
@@ -77,11 +79,19 @@ class Zygote:
         self._me = os.pidfd_open(os.getpid())
         self._namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._poll = select.poll()
+        self._groups = control_groups.Groups()
+        self._born = 0
         self._children: dict[int, Child] = {}
         """By both descriptors that tell of a child."""
 
     def serve(self) -> None:
         """Returns when the control socket is closed and no child is left."""
+        try:
+            self._serve()
+        finally:
+            self._groups.close()
+
+    def _serve(self) -> None:
         self._poll.register(self._control, select.POLLIN)
         asked = True
         while asked or self._children:
@@ -94,7 +104,7 @@ class Zygote:
                 elif descriptor == child.handle:
                     self._forget(child.handle)
                     self._forget(child.lifeline.fileno())
-                    child.reap()
+                    child.reap(self._groups)
                 else:
                     self._forget(descriptor)
                     child.kill()
@@ -109,9 +119,13 @@ class Zygote:
             self._poll.unregister(self._control)
             return False
         lifeline = socket.socket(fileno=descriptors[0])
+        spec = json.loads(packet)
+        self._born += 1
+        groups = [] if spec["trusted"] else self._groups.make(str(self._born), spec["limits"])
         try:
-            child = Child(self._fork(json.loads(packet), lifeline, descriptors[1:]), lifeline)
+            child = Child(self._fork(spec, groups, lifeline, descriptors[1:]), lifeline, groups)
         except OSError as error:
+            self._groups.remove(groups)
             say(lifeline, error=str(error))
             lifeline.close()
             return True
@@ -125,7 +139,13 @@ class Zygote:
             socket.send_fds(lifeline, [json.dumps({"pid": child.pid}).encode()], [child.handle])
         return True
 
-    def _fork(self, spec: dict[str, Any], lifeline: socket.socket, descriptors: list[int]) -> int:
+    def _fork(
+        self,
+        spec: dict[str, Any],
+        groups: list[control_groups.Group],
+        lifeline: socket.socket,
+        descriptors: list[int],
+    ) -> int:
         active = [] if spec["trusted"] else list(self._layers)
         apart = not spec["trusted"]
         apart = apart and confine.attempt(active, "process namespace", confine.unshare, confine.CLONE_NEWPID)
@@ -134,6 +154,9 @@ class Zygote:
             if pid == 0:
                 try:
                     lifeline = place(lifeline.detach(), descriptors, spec["numbers"])
+                    for group in groups:
+                        if confine.attempt([], "", group.join):
+                            active += group.layers
                     self._become(spec, active, lifeline)
                 except BaseException as error:
                     say(lifeline, error=f"{type(error).__name__}: {error}")
