@@ -29,7 +29,7 @@ class JudgePolicy:
     """For all that runs the candidate."""
     draws_uses: int = 64
     """Candidates judged on values spliced from the same base draws. 1 draws afresh for each."""
-    verified_work: float = 1e4
+    verified_work: float = 6e3
     """Elements per timed batch that are recomputed in float64, in sets chosen after the batch; at least two sets."""
     threads: int = 0
     """Of both sides; 0 means the cores this process may use."""

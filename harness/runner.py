@@ -43,7 +43,7 @@ RUN_HEAD = struct.Struct("<QII")
 PAGE = mmap.PAGESIZE
 PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
 MAP_SHARED = 1
-MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
+MADV_POPULATE_READ = 22
 MAP_FAILED = ctypes.c_void_p(-1).value
 MAX_RANK = 4
 CHAIN_OUTPUTS = 8
@@ -111,7 +111,7 @@ class Region:
             raise MemoryError(f"cannot map {size} bytes")
         self.address = int(address)
         if not sparse:  # map now what a timed call would otherwise fault in
-            libc.madvise(self.address, size, MADV_POPULATE_WRITE if writable else MADV_POPULATE_READ)
+            libc.madvise(self.address, size, MADV_POPULATE_READ)
 
     def unmap(self) -> None:
         if self.size:

@@ -56,6 +56,7 @@ class Session:
         self._process = process
         self._channel = channel
         self.outputs = outputs
+        self._hastened = False
 
     def wait_ready(self) -> None:
         """Returns once the runner's walls stand.
@@ -94,8 +95,12 @@ class Session:
         return self.request(runner.RUN, head + pool.tobytes(), timeout_s)
 
     def hasten(self) -> None:
-        """Lets the runner's threads go before all ordinary ones of this host, as far as the host permits."""
-        self._process.hasten()
+        """Lets the runner's threads go before all ordinary ones of this host, as far as the host permits; so do those
+        that they start later.
+        """
+        if not self._hastened:
+            self._process.hasten()
+            self._hastened = True
 
     def request(self, kind: int, payload: bytes, timeout_s: float) -> int:
         """Sends one request, waits for its answer, freezes the runner, and returns the nanoseconds in between.

@@ -45,8 +45,8 @@ class Stock:
         self._bank = bank
         self._draws: dict[str, Draws] = {}
         self._cells: dict[tuple[str, int], InputTensor] = {}
-        self._stale = np.arange(layout.sets, dtype=np.uint32)
-        """Sets that do not hold traffic values."""
+        self._stale = np.ones(layout.sets, np.bool_)
+        """Which sets do not hold traffic values."""
 
     @property
     def workload(self) -> Workload:
@@ -75,18 +75,18 @@ class Stock:
         whole = np.zeros(len(numbers), np.int64)
         for index in range(len(self.layout.inputs)):
             self.inputs.fill(self._cell(regime, index), numbers, cases, cases, whole)
-        self._stale = np.union1d(self._stale, numbers)
+        self._stale[numbers] = True
 
     def fill_traffic(self, random: np.random.Generator) -> None:
         """Traffic values for the sets that hold others: each the head of one base draw and the tail of another."""
-        draws, stale = self.traffic, self._stale
+        draws, stale = self.traffic, np.flatnonzero(self._stale).astype(np.uint32)
         for index, base in enumerate(draws.bases):
             count = base.shape[0]
             heads = random.integers(0, count, len(stale))
             tails = (heads + random.integers(1, count, len(stale))) % count
             cuts = random.integers(0, base[0].numel(), len(stale))
             self.inputs.fill(self._cell(draws.regime, index), stale, heads, tails, cuts)
-        self._stale = stale[:0]
+        self._stale[:] = False
 
     def change(self, numbers: Numbers, random: np.random.Generator, *, weights: bool) -> None:
         """Other traffic values in every row of those sets, under the same addresses."""

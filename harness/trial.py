@@ -33,7 +33,7 @@ WARM_CALLS = 16
 SETUP_SETS_PER_DEADLINE = 4
 DECOY_SHARE = 8
 """One set in so many of a batch is named, poisoned, and not called."""
-VERIFIED_SETS = 8
+VERIFIED_SETS = 4
 VERIFIED_SETS_LARGE = 2
 """Of a timed batch, whose outputs (or some rows of them, or some columns of large weights) are recomputed."""
 TIMED_WRONG = "right when checked, wrong when timed: "
@@ -291,7 +291,7 @@ class _Pairs:
         chosen = trial.random.permutation(called)[: self._verified_sets]
         part = self._choose_part(len(chosen))
         numbers = indices(chosen)
-        inputs = [tensor.clone() for tensor in part.of_inputs(trial.stock.inputs.tensors, numbers)]
+        inputs = part.of_inputs(trial.stock.inputs.tensors, numbers)
         self._samples.append(_Sample(part, inputs, part.of_outputs(trial.outputs.tensors, numbers)))
 
     def _choose_part(self, sets: int) -> Part:

@@ -28,7 +28,6 @@
 #define SECCOMP_MODE_FILTER 2
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
 #endif
 #define OBJECT "/tmp/object.so"
 
@@ -42,9 +41,10 @@ static struct {
     int64_t max_packed_bytes;
 } candidate;
 
+/* Mapped parts of the shared files. They stay mapped from plan to plan: the outputs always, as they start at 0. */
 typedef struct {
     uint8_t *address;
-    size_t bytes;
+    uint64_t offset, bytes;
 } region;
 
 typedef struct {
@@ -58,6 +58,7 @@ static struct {
     double scalars[MAX_SCALARS];
     gm_tensor frame[MAX_TENSORS];
     region regions[2];
+    uint32_t guarded;
     uint8_t *starts[MAX_TENSORS];
     packing *packed;
     chain order;
@@ -113,19 +114,24 @@ static void forget_plan(void) {
         if (plan.packed[k].room) munmap(plan.packed[k].address, plan.packed[k].room);
     free(plan.packed);
     plan.packed = NULL;
-    for (int i = 0; i < 2; i++) {
-        if (plan.regions[i].bytes) munmap(plan.regions[i].address, plan.regions[i].bytes);
-        plan.regions[i].bytes = 0;
-    }
+    if (plan.guarded) mprotect(plan.regions[1].address, plan.regions[1].bytes, PROT_READ | PROT_WRITE);
+    if (plan.guarded) mprotect(plan.regions[0].address, plan.regions[0].bytes, PROT_READ);
+    plan.guarded = 0;
 }
 
 static int map(int which, uint64_t offset, uint64_t bytes) {
-    if (!bytes) return 0;
-    const int protection = which ? PROT_READ | PROT_WRITE : PROT_READ;
-    void *address = mmap(NULL, bytes, protection, MAP_SHARED, files[which], (off_t)offset);
-    if (address == MAP_FAILED) return -1;
-    plan.regions[which] = (region){address, bytes};
-    if (!plan.head.sparse) madvise(address, bytes, which ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    region *now = &plan.regions[which];
+    if (now->bytes && (now->offset != offset || now->bytes < bytes)) {
+        munmap(now->address, now->bytes);
+        now->bytes = 0;
+    }
+    if (!now->bytes && bytes) {
+        void *address = mmap(NULL, bytes, which ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, files[which], (off_t)offset);
+        if (address == MAP_FAILED) return -1;
+        *now = (region){address, offset, bytes};
+    }
+    /* For writing too: these pages need no notice of a first write, and reading maps many at a time. */
+    if (bytes && !plan.head.sparse) madvise(now->address, bytes, MADV_POPULATE_READ);
     return 0;
 }
 
@@ -138,6 +144,7 @@ static uint32_t make_plan(const uint8_t *payload) {
     memcpy(plan.scalars, payload + count * sizeof plan.tensors[0], plan.head.scalars * sizeof(double));
     if (map(0, plan.head.input_offset, plan.head.input_bytes) || map(1, 0, plan.head.output_bytes))
         return say(FAILED, "cannot map the buffers: %s", strerror(errno));
+    plan.guarded = plan.head.guarded;
     plan.order.outputs = 0;
     for (uint32_t i = 0; i < count; i++) {
         const plan_tensor *tensor = &plan.tensors[i];
