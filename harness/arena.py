@@ -2,8 +2,8 @@
 
 Inputs live in one file in memory that only the judge may write: runners get a descriptor that cannot be mapped
 writable. Outputs live in a file of their own per runner. Each tensor of each set has pages of its own and ends where
-they end; behind the sets that are checked lies a page that a runner may not touch, so that reading or writing past the end
-is a crash and not luck.
+they end; behind the sets that are checked lies a page that a runner may not touch, so that reading or writing past the
+end is a crash and not luck.
 
 Shape suffixes: S sets, then the tensor's own dimensions.
 """
@@ -41,8 +41,9 @@ MAX_SETS = 256
 GUARDED_SETS = 8
 """Those that correctness is checked on."""
 ROTATED_BYTES = 64 << 20
-"""Sets rotate over about this much: twice the last-level cache of common servers' slices. More takes each runner longer to
-map than it changes what is measured."""
+"""Sets rotate over about this much: twice the last-level cache of common servers' slices. More would take each runner
+longer to map than it changes what is measured.
+"""
 CAPACITY_BYTES = 128 << 30
 """Of address space per shared file; memory is taken only where it is written."""
 SPARSE_OFFSET = CAPACITY_BYTES // 2
@@ -209,13 +210,29 @@ class InputArena:
             bases[0].numel(),
         )
 
-    def fill(self, cell: InputTensor, numbers: Numbers, heads: NDArray[np.int64], tails: NDArray[np.int64], cuts: NDArray[np.int64]) -> None:
+    def fill(
+        self,
+        cell: InputTensor,
+        numbers: Numbers,
+        heads: NDArray[np.int64],
+        tails: NDArray[np.int64],
+        cuts: NDArray[np.int64],
+    ) -> None:
         """Set `numbers[n]` gets the first `cuts[n]` elements of base draw `heads[n]`, and the rest of `tails[n]`."""
-        self._arena.fill(ctypes.byref(cell), numbers.ctypes.data, len(numbers), heads.ctypes.data, tails.ctypes.data, cuts.ctypes.data)
+        self._arena.fill(
+            ctypes.byref(cell),
+            numbers.ctypes.data,
+            len(numbers),
+            heads.ctypes.data,
+            tails.ctypes.data,
+            cuts.ctypes.data,
+        )
 
     def change(self, cell: InputTensor, numbers: Numbers, changes: int, most_rows: int, state: ctypes.c_uint64) -> None:
         """In those sets, each row (at most so many) gets other draws' values at a few random places."""
-        self._arena.change(ctypes.byref(cell), numbers.ctypes.data, len(numbers), changes, most_rows, ctypes.byref(state))
+        self._arena.change(
+            ctypes.byref(cell), numbers.ctypes.data, len(numbers), changes, most_rows, ctypes.byref(state)
+        )
 
 
 class OutputArena:
@@ -254,7 +271,9 @@ class OutputArena:
         for cell in self._cells:
             left = np.empty(len(numbers), np.int64)
             spilled = np.empty(len(numbers), np.bool_)
-            self._arena.inspect(ctypes.byref(cell), numbers.ctypes.data, len(numbers), left.ctypes.data, spilled.ctypes.data)
+            self._arena.inspect(
+                ctypes.byref(cell), numbers.ctypes.data, len(numbers), left.ctypes.data, spilled.ctypes.data
+            )
             seen.append((left, spilled))
         return seen
 

@@ -12,6 +12,7 @@ from gristmill.workload import Workload
 from harness.arena import GUARDED_SETS, MAX_SETS, OutputArena
 from harness.decision import decide, workload_evidence
 from harness.opponent import Opponent
+from harness.pairs import time_trial
 from harness.policy import JudgePolicy
 from harness.session import Finding, Session
 from harness.stock import Stock
@@ -69,7 +70,7 @@ class Bout:
         setup_ns: dict[str, int] = {}
         for workload in workloads:
             trial = self._trial(workload, MAX_SETS, candidate, random)
-            paired = trial.time(opponent, self._deadline)
+            paired = time_trial(trial, opponent, self._deadline)
             run_ns += trial.run_ns
             built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
             timings.append(workload_evidence(trial.definition, trial.stock.layout, paired, self._peaks))

@@ -78,7 +78,7 @@ def deviate(found: Tensor, expected: Expected) -> Deviation:
 
 @dataclass(frozen=True)
 class Allowance:
-    """How far S sets of one output may be off, in absolute terms; the same rule as `compare`, for whoever has many to do."""
+    """How far S sets of one output may be off, in absolute terms: the rule of `compare` for whoever has many to do."""
 
     limits: Tensor
     """Per element; NaN where the expected value is not finite."""

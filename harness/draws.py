@@ -1,7 +1,7 @@
-"""Where inputs come from and what should come out: base draws of a workload, their references, and the baseline's errors.
+"""Where inputs come from and what should come out: base draws, their references, and the baseline's own errors.
 
-Drawing and computing references is dear; so both are kept, and serve many candidates, none of which lives long enough to
-see them twice. What timed calls see is spliced from base draws and changed with every call: see `stock.py`.
+Drawing and computing references is dear; so both are kept, and serve many candidates, none of which lives long enough
+to see them twice. What timed calls see is spliced from base draws and changed with every call: see `stock.py`.
 
 Shape suffixes: S sets, then the tensor's own dimensions.
 """
@@ -83,8 +83,12 @@ class Yardstick:
     @classmethod
     def of(cls, answer: Expected, facts: ErrorFacts) -> Yardstick:
         allowance = comparer.allow(answer, facts)
-        flat = [t.flatten(1).contiguous() for t in (answer.values, allowance.limits, allowance.per_unit)]
-        return cls(*flat, tuple(allowance.mean_limits.tolist()))
+        return cls(
+            answer.values.flatten(1).contiguous(),
+            allowance.limits.flatten(1).contiguous(),
+            allowance.per_unit.flatten(1).contiguous(),
+            tuple(allowance.mean_limits.tolist()),
+        )
 
 
 class Draws:

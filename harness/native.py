@@ -101,7 +101,9 @@ def _compile(compiler: str, flags: tuple[str, ...], target: Path) -> None:
         handle, scratch = tempfile.mkstemp(dir=target.parent, prefix="native-")
         os.close(handle)
     except OSError as error:
-        raise HostFaultError(f"judge's folder {target.parent}: {error.strerror}; free space or choose another") from None
+        raise HostFaultError(
+            f"judge's folder {target.parent}: {error.strerror}; free space or choose another"
+        ) from None
     built = subprocess.run([compiler, *flags, "-o", scratch], capture_output=True, text=True, check=False)
     if built.returncode:
         Path(scratch).unlink()

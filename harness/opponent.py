@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -77,11 +78,17 @@ class RivalCandidate:
     """
 
     def __init__(
-        self, digest: str, session: Session, outputs: OutputSource, policy: JudgePolicy, *, needs_setup: bool
+        self,
+        digest: str,
+        session: Session,
+        outputs_of: Callable[[Stock], OutputArena],
+        policy: JudgePolicy,
+        *,
+        needs_setup: bool,
     ) -> None:
         self.name = digest
         self._session = session
-        self._outputs_of = outputs
+        self._outputs_of = outputs_of
         self._policy = policy
         self._needs_setup = needs_setup
         self._random = np.random.default_rng()
@@ -112,12 +119,6 @@ class RivalCandidate:
 
     def hasten(self) -> None:
         self._session.hasten()
-
-
-class OutputSource(Protocol):
-    """Gives the outputs of a workload in the rival's own file."""
-
-    def __call__(self, stock: Stock) -> OutputArena: ...
 
 
 def _as_error(finding: Finding) -> BaselineError:

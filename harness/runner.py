@@ -1,9 +1,9 @@
 """The untrusted runner of Python candidates: loads one and runs it on buffer sets that the judge prepared.
 
 It is forked by `zygote.py`, imports nothing of Gristmill, holds no expected output and no clock that counts. Whatever
-it says is taken as a claim: "done" stops the judge's clock, and then the judge looks at the buffers. Compiled candidates
-have a runner of their own (`native/runner.c`) that speaks the same protocol (`native/protocol.h`). Baselines are served by
-this loop too, in a process of their own.
+it says is taken as a claim: "done" stops the judge's clock, and then the judge looks at the buffers. Compiled
+candidates have a runner of their own (`native/runner.c`) that speaks the same protocol (`native/protocol.h`). Baselines
+are served by this loop too, in a process of their own.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ class Plan:
             payload
         )
         place = PLAN_HEAD.size
-        tensors = [Tensor(PLAN_TENSOR.unpack_from(payload, place + i * PLAN_TENSOR.size)) for i in range(inputs + outputs)]
+        tensors = [
+            Tensor(PLAN_TENSOR.unpack_from(payload, place + i * PLAN_TENSOR.size)) for i in range(inputs + outputs)
+        ]
         self.inputs = tensors[:inputs]
         self.outputs = tensors[inputs:]
         self.scalars = struct.unpack_from(f"<{scalars}d", payload, place + len(tensors) * PLAN_TENSOR.size)

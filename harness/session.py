@@ -17,7 +17,6 @@ import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness import runner, sandbox
 from harness.arena import Numbers, SharedFile

@@ -1,8 +1,8 @@
 """What a judge keeps ready of each workload: buffers full of inputs, base draws, references. Candidates come and go.
 
-No call sees values that an earlier call of the same candidate has seen: with every batch each row of each input gets other
-values at a few random places. Whoever recognises a row by samples of it is wrong about the rest, whoever kept its answer
-is wrong altogether, and whoever hashes all of it has read it.
+No call sees values that an earlier call of the same candidate has seen: with every batch each row of each input gets
+other values at a few random places. Whoever recognises a row by samples of it is wrong about the rest, whoever kept its
+answer is wrong altogether, and whoever hashes all of it has read it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ class Stock:
     """One workload's buffers, and what fills them."""
 
     def __init__(
-        self, native: Native, file: SharedFile, layout: Layout, offset: int, definition: Definition, seed: int, bank: WeightBank
+        self,
+        native: Native,
+        file: SharedFile,
+        layout: Layout,
+        offset: int,
+        definition: Definition,
+        seed: int,
+        bank: WeightBank,
     ) -> None:
         self.layout = layout
         self.definition = definition

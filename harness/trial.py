@@ -1,13 +1,10 @@
-"""One candidate on one workload: fill the buffers, run, look at what came out, and time it against the baseline.
+"""One candidate on one workload: fill the buffers, run, and look at what came out.
 
 Shape suffix: S sets.
 """
 
 from __future__ import annotations
 
-import math
-import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,27 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from harness import comparer, scheduling, timing
+from harness import comparer
 from harness.arena import GUARDED_SETS, Numbers, OutputArena, indices
 from harness.draws import Draws, Part, choose_part
-from harness.opponent import Opponent
 from harness.policy import JudgePolicy
 from harness.session import Finding, Session
 from harness.stock import Stock
-from harness.timing import Pair, PairedTiming
 from kernels.definition import Definition
 from kernels.verdict import Mismatch, Status
 
 CHECKED_ELEMENTS = 1 << 22
 """Of the inputs, in the check of each workload in traffic values; of larger ones a random part."""
-WARM_CALLS = 16
 SETUP_SETS_PER_DEADLINE = 4
-DECOY_SHARE = 8
-"""One set in so many of a batch is named, poisoned, and not called."""
-VERIFIED_SETS = 4
-VERIFIED_SETS_LARGE = 2
-"""Of a timed batch, whose outputs (or some rows of them, or some columns of large weights) are recomputed."""
-TIMED_WRONG = "right when checked, wrong when timed: "
 
 
 @dataclass(frozen=True)
@@ -113,10 +101,14 @@ class Trial:
                 where = f"in {np.count_nonzero(left)} of {len(batch.called)} calls"
                 return Finding(Status.INCORRECT, f"{self.label}: {extent} of {spec.name} was left unwritten {where}")
         if len(batch.decoys):
-            untouched = zip(self.definition.outputs, self.outputs.sizes, self.outputs.inspect(batch.decoys), strict=True)
+            untouched = zip(
+                self.definition.outputs, self.outputs.sizes, self.outputs.inspect(batch.decoys), strict=True
+            )
             for spec, size, (left, spilled) in untouched:
                 if spilled.any() or (left != size).any():
-                    reason = f"{self.label}: {spec.name} of a call that was never made was written, or changed afterwards"
+                    reason = (
+                        f"{self.label}: {spec.name} of a call that was never made was written, or changed afterwards"
+                    )
                     return Finding(Status.CHEATED, reason)
         return None
 
@@ -176,12 +168,10 @@ class Trial:
         part = Part(self.definition)
         if draws.answers is None:
             part = choose_part(self.definition, self.stock.workload, elements, self.generator)
-        inputs = part.of_inputs([base for base in draws.bases], torch.from_numpy(cases))
+        inputs = part.of_inputs(draws.bases, torch.from_numpy(cases))
         return self.compare(draws, part, inputs, part.of_outputs(self.outputs.tensors, indices(numbers)))
 
-    def compare(
-        self, draws: Draws, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-    ) -> Finding | None:
+    def compare(self, draws: Draws, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Finding | None:
         """What the comparer says of S sets, or of a part of each."""
         expected = draws.expected(inputs)
         mismatches: list[Mismatch] = []
@@ -195,131 +185,6 @@ class Trial:
         if not mismatches:
             return None
         return Finding(Status.INCORRECT, describe(mismatches[0], draws.regime), tuple(mismatches))
-
-    def time(self, opponent: Opponent, deadline: float) -> PairedTiming:
-        """Pairs of batches until the policy's stop rule is content; outputs of every timed batch are looked at.
-
-        Raises:
-            Finding: a timed call was wrong, or took a time that cannot be.
-        """
-        pairs = _Pairs(self, opponent)
-        pairs.prepare()
-
-        def clock_s() -> float:
-            if time.monotonic() > deadline:
-                raise Finding(Status.TIMED_OUT, f"{self.label}: not measured within {self.policy.total_s:.0f} s")
-            return time.monotonic()
-
-        try:
-            with scheduling.measuring() as self.real_time:
-                self.session.hasten()
-                opponent.hasten()
-                paired = timing.collect(pairs.measure, self.policy.stop, pairs.order, clock_s)
-        except timing.VoidRunError as error:
-            raise Finding(Status.CHEATED, f"{self.label}: {error}; the run is void") from None
-        pairs.verify()
-        return paired
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """Inputs and outputs of some rows of some timed calls, copied right after their batch."""
-
-    part: Part
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-
-
-class _Pairs:
-    """The two sides of a pair, with batch sizes, changes of inputs and verification."""
-
-    def __init__(self, trial: Trial, opponent: Opponent) -> None:
-        self.order = random.Random(int(trial.random.integers(0, 1 << 63)))
-        self._trial = trial
-        self._opponent = opponent
-        self._samples: list[_Sample] = []
-        self._verified_sets = VERIFIED_SETS_LARGE if trial.definition.independent_axis else VERIFIED_SETS
-        self._candidate_ns = 0.0
-        self._opponent_ns = trial.stock.baseline_ns.get(opponent.name, 0.0)
-
-    def prepare(self) -> None:
-        """Fills all sets, lets both sides run into their stride, and learns how long a call takes."""
-        trial = self._trial
-        trial.plan(checked=False)
-        trial.stock.fill_traffic(trial.random)
-        trial.set_up(np.arange(trial.stock.layout.sets, dtype=np.uint32))
-        self._opponent.plan(trial.stock)
-        self._run(self._pick(WARM_CALLS))
-        if not self._opponent_ns:
-            self._opponent.run(self._pick(WARM_CALLS))
-            self._opponent_ns = self._opponent.run(self._pick(WARM_CALLS))
-
-    def measure(self, candidate_first: bool) -> Pair:
-        """One pair: other values for both, then one batch each, then a look at what the candidate wrote."""
-        trial = self._trial
-        ours, theirs = (
-            self._pick(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
-            for per_call_ns in (self._candidate_ns, self._opponent_ns)
-        )
-        trial.stock.change(ours, trial.random, weights=not trial.needs_setup)
-        if candidate_first:
-            self._run(ours)
-        self._opponent_ns = self._opponent.run(theirs)
-        trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
-        if not candidate_first:
-            self._run(ours)
-        return Pair(self._candidate_ns, self._opponent_ns)
-
-    def _pick(self, calls: int) -> Numbers:
-        sets = self._trial.stock.layout.sets
-        return self._trial.random.permutation(sets)[: min(calls, sets)].astype(np.uint32)
-
-    def _run(self, pool: Numbers) -> None:
-        """One batch of the candidate, on all sets of the pool but a few."""
-        trial = self._trial
-        calls = max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))
-        batch = trial.run(pool, calls)
-        self._candidate_ns = batch.spent_ns / calls
-        finding = trial.examine(batch)
-        if finding is not None:
-            raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
-        self._keep_sample(batch.called)
-
-    def _keep_sample(self, called: Numbers) -> None:
-        """The calls, and what is looked at of them, are chosen now, after the batch."""
-        trial = self._trial
-        chosen = trial.random.permutation(called)[: self._verified_sets]
-        part = self._choose_part(len(chosen))
-        numbers = indices(chosen)
-        inputs = part.of_inputs(trial.stock.inputs.tensors, numbers)
-        self._samples.append(_Sample(part, inputs, part.of_outputs(trial.outputs.tensors, numbers)))
-
-    def _choose_part(self, sets: int) -> Part:
-        """The same rows each time, so that all samples can be computed at once; of large weights another part."""
-        trial = self._trial
-        if self._samples and not trial.definition.independent_axis:
-            return self._samples[0].part
-        elements = int(trial.policy.verified_work) // sets
-        return choose_part(trial.definition, trial.stock.workload, elements, trial.generator)
-
-    def verify(self) -> None:
-        """Recomputes all that was kept.
-
-        Raises:
-            Finding: something was wrong.
-        """
-        trial = self._trial
-        for group in self._groups():
-            inputs = [torch.cat(tensors) for tensors in zip(*(s.inputs for s in group), strict=True)]
-            outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
-            finding = trial.compare(trial.stock.traffic, group[0].part, inputs, outputs)
-            if finding is not None:
-                raise Finding(finding.status, TIMED_WRONG + finding.reason, finding.mismatches)
-
-    def _groups(self) -> list[list[_Sample]]:
-        if self._trial.definition.independent_axis and self._samples[0].part.places is not None:
-            return [[sample] for sample in self._samples]
-        return [self._samples]
 
 
 def _same(before: Tensor, after: Tensor, numbers: Numbers) -> bool:

@@ -108,7 +108,7 @@ class ObjectReport:
     loop_instructions: int = 0
     """Of those, in innermost loops."""
     vector_bits: int = 0
-    """Widest vector register that arithmetic uses in innermost loops (anywhere, if there is no loop); 0 means scalar."""
+    """Widest register that arithmetic uses in innermost loops (anywhere, if there is no loop); 0 means scalar."""
     fma: bool = False
     gathers: int = 0
     loop_divisions: int = 0
@@ -120,7 +120,6 @@ class ObjectReport:
     """Why there is no report."""
     hint: str = ""
     """One line: what to try."""
-
 
 
 @dataclass(frozen=True)

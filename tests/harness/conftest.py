@@ -10,7 +10,9 @@ import pytest
 from gristmill.domain import Domain
 from gristmill.hardware import local_cpu
 from gristmill.workload import Workload
+from harness.builder import Builder
 from harness.judge import Judge
+from harness.native import Native, build
 from harness.policy import JudgePolicy
 from harness.timing import StopRule
 from kernels import catalogue
@@ -43,6 +45,13 @@ def peaks() -> Peaks:
         l2_bytes=1 << 20,
         l3_bytes=32 << 20,
     )
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    """The judge's own compiled parts."""
+    builder = Builder(tmp_path_factory.mktemp("native"))
+    return build(builder.cache, builder.compiler, builder.identity)
 
 
 @pytest.fixture(scope="session")

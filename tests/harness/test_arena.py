@@ -1,11 +1,13 @@
-"""Shared buffers: places, guards, poison, and who may write what."""
+"""Shared buffers: places, guards, poison, changes, the chain of calls, and who may write what."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import mmap
 import os
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload
 from harness import arena as arena_module
-from harness.arena import PAGE, Arena, SharedFile, lay_out
-from harness.draws import Draws, Part, activations, weights
-from harness.errors import HostFaultError
+from harness import comparer
+from harness.arena import PAGE, InputArena, OutputArena, SharedFile, lay_out
+from harness.comparer import ErrorFacts, Expected
+from harness.draws import Draws, Yardstick
 from kernels import catalogue
 from kernels.inputs import workload
 
@@ -32,6 +35,10 @@ def rms_norm(tokens=3, hidden=40, dtype="float32"):
     return definition, workload(definition, dtype, tokens=tokens, hidden=hidden)
 
 
+def numbers(*values):
+    return np.array(values, np.uint32)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 70), st.integers(1, 700), st.sampled_from(["float32", "bfloat16"]))
 def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype):
@@ -41,7 +48,8 @@ def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype):
         taken: list[tuple[int, int]] = []
         for place in places:
             elements = 1 + sum((e - 1) * s for e, s in zip(place.layout.shape, place.layout.strides, strict=True))
-            for number, guard in enumerate(place.guards(layout.sets)):
+            for number in range(layout.sets):
+                guard = place.base + number * place.pitch + place.room
                 start = place.start + number * place.pitch
                 end = start + elements * ITEM_BYTES[dtype]
                 assert start % arena_module.ALIGNMENT == 0 and guard % PAGE == 0
@@ -62,42 +70,119 @@ def test_sets_rotate_over_enough_memory_but_not_too_many():
     assert sets * 2 * 64 * 4096 * 4 <= 1.1 * arena_module.ROTATED_BYTES
 
 
-def test_what_does_not_fit_is_a_clear_fault(monkeypatch):
-    monkeypatch.setattr(arena_module, "CAPACITY_BYTES", 1 << 16)
-    with pytest.raises(HostFaultError, match="judge a smaller workload"):
-        lay_out(*rms_norm(64, 4096))
+def test_far_strides_take_address_space_only():
+    definition, dense = rms_norm(3, 8)
+    far = TensorLayout((3, 8), (1 << 30, 1), "float32")
+    made = Workload("rms_norm", "float32", dense.axes, (far, dense.inputs[1]))
+    layout = lay_out(definition, made, max_sets=2)
+    assert layout.sparse and layout.input_bytes > 8 << 30
+    assert not lay_out(definition, dense).sparse
 
 
-def test_poison_is_seen_until_it_is_overwritten(file):
-    definition, made = rms_norm()
-    layout = lay_out(definition, made, max_sets=4)
-    outputs = Arena(file, layout.outputs, layout.sets)
-    chosen = torch.tensor([0, 2])
-    outputs.poison(chosen)
-    (out_SH,) = outputs.tensors
-    assert torch.isnan(out_SH[chosen]).all() and (out_SH[[1, 3]] == 0).all()
-    assert outputs.poisoned(chosen)[0].tolist() == [120, 120]
-    out_SH[0] = 1.0
-    out_SH[2, :, :7] = 1.0
-    assert outputs.poisoned(chosen)[0].tolist() == [0, 99]
-    assert not outputs.spilled(chosen)[0].any()
+class TestOutputs:
+    @pytest.fixture(params=["float32", "bfloat16"])
+    def outputs(self, request, native, file):
+        definition, made = rms_norm(dtype=request.param)
+        self.layout = lay_out(definition, made, max_sets=6)
+        return OutputArena(native, file, self.layout)
+
+    def test_poison_is_nan_and_seen_until_it_is_overwritten(self, outputs):
+        outputs.poison(numbers(0, 2))
+        (out_STH,) = outputs.tensors
+        assert torch.isnan(out_STH[[0, 2]]).all() and (out_STH[[1, 3]] == 0).all()
+        out_STH[0] = 1.0
+        out_STH[2, :, :7] = 1.0
+        ((left, spilled),) = outputs.inspect(numbers(2, 0))
+        assert left.tolist() == [99, 0] and not spilled.any()
+
+    @pytest.mark.parametrize("offset", [-4, -64, 480])
+    def test_writes_around_an_output_are_seen(self, outputs, file, offset):
+        outputs.poison(np.arange(6, dtype=np.uint32))
+        place = self.layout.outputs[0]
+        if offset > 0:
+            offset = 3 * 40 * ITEM_BYTES[place.layout.dtype]
+            if place.start + offset >= place.base + place.room:
+                pytest.skip("ends with its page")
+        file.bytes[place.start + 2 * place.pitch + offset] = 0
+        ((_, spilled),) = outputs.inspect(np.arange(6, dtype=np.uint32))
+        assert spilled.tolist() == [False, False, True, False, False, False]
+
+    def test_the_chain_calls_each_set_of_the_pool_once(self, outputs):
+        outputs.tensors[0].copy_(torch.randn(6, 3, 40))
+        pool = numbers(5, 0, 3, 2)
+        called, decoys = outputs.walk(seed=7, pool=pool, calls=3)
+        assert sorted([*called, *decoys]) == [0, 2, 3, 5] and len(called) == 3
+        assert pool.tolist() == [5, 0, 3, 2]
+        again, _ = outputs.walk(seed=7, pool=pool, calls=3)
+        assert again.tolist() == called.tolist()
+
+    def test_what_is_called_next_depends_on_what_was_written(self, outputs):
+        pool = np.arange(6, dtype=np.uint32)
+        orders = set()
+        for value in range(16):
+            outputs.tensors[0].fill_(1.0)
+            called, _ = outputs.walk(seed=7, pool=pool, calls=6)
+            outputs.tensors[0][int(called[0]), 0, 0] = 2.0 + value
+            changed, _ = outputs.walk(seed=7, pool=pool, calls=6)
+            assert changed[0] == called[0]
+            orders.add(tuple(changed.tolist()))
+        assert len(orders) > 8
+
+    def test_the_order_depends_on_the_seed(self, outputs):
+        pool = np.arange(6, dtype=np.uint32)
+        assert len({tuple(outputs.walk(seed, pool, 6)[0].tolist()) for seed in range(16)}) > 8
 
 
-@pytest.mark.parametrize("offset", [-4, -64, 480])
-def test_writes_around_an_output_are_seen(file, offset):
-    definition, made = rms_norm()
-    layout = lay_out(definition, made, max_sets=4)
-    outputs = Arena(file, layout.outputs, layout.sets)
-    outputs.poison(torch.arange(4))
-    place = layout.outputs[0]
-    file.bytes[place.start + 2 * place.pitch + offset] = 0
-    assert outputs.spilled(torch.arange(4))[0].tolist() == [False, False, True, False]
+class TestInputs:
+    STRIDED = (
+        TensorLayout((4, 32), (32, 1), "float32"),
+        TensorLayout((4, 32), (100, 1), "float32"),
+        TensorLayout((4, 32), (1, 4), "float32"),
+        TensorLayout((4, 32), (64, 2), "float32"),
+        TensorLayout((4, 32), (0, 1), "float32"),
+    )
 
+    @pytest.fixture(params=STRIDED, ids=lambda layout: str(layout.strides))
+    def inputs(self, request, native, file):
+        definition, dense = rms_norm(4, 32)
+        weight = TensorLayout((32,), (0,), "float32")
+        made = Workload("rms_norm", "float32", dense.axes, (request.param, weight))
+        self.draws = Draws(definition, made, "traffic", seed=3)
+        return InputArena(native, file, lay_out(definition, made, max_sets=5), offset=3 * PAGE)
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_poison_is_nan(dtype):
-    bits = torch.full((1,), arena_module.POISON[ITEM_BYTES[dtype]], dtype=arena_module.BITS[ITEM_BYTES[dtype]])
-    assert torch.isnan(bits.view(getattr(torch, dtype))).all()
+    def test_splices_keep_the_layout(self, inputs):
+        cell = inputs.cell(0, self.draws.bases[0])
+        heads, tails, cuts = (np.array(values, np.int64) for values in ([0, 2], [1, 1], [0, 50]))
+        inputs.fill(cell, numbers(4, 1), heads, tails, cuts)
+        x_STH, base_BTH = inputs.tensors[0], self.draws.bases[0]
+        assert x_STH.stride()[1:] == inputs.layout.inputs[0].layout.strides
+        assert torch.equal(x_STH[4], base_BTH[1])
+        expanded = 0 in x_STH.stride()
+        if not expanded:
+            assert torch.equal(x_STH[1].flatten(), torch.cat((base_BTH[2].flatten()[:50], base_BTH[1].flatten()[50:])))
+        assert torch.isnan(x_STH[[0, 2, 3]]).all()
+
+    def test_every_row_changes_at_a_few_places_and_nothing_else_does(self, inputs):
+        cell = inputs.cell(0, self.draws.bases[0])
+        everything, same = np.arange(5, dtype=np.uint32), np.zeros(5, np.int64)
+        inputs.fill(cell, everything, same, same, same)
+        before = inputs.tensors[0].clone()
+        inputs.change(cell, numbers(3, 0), 2, 1 << 40, ctypes.c_uint64(9))
+        changed = inputs.tensors[0] != before
+        assert not changed[[1, 2, 4]].any()
+        per_row = changed[[0, 3]].sum(-1)
+        assert (per_row >= 1).all() and (per_row <= 2).all()
+        after, base_BTH = inputs.tensors[0], self.draws.bases[0]
+        for number, token, column in changed.nonzero().tolist():
+            assert after[number, token, column] in base_BTH[:, token, column]
+
+    def test_an_expanded_dimension_has_one_value(self, inputs):
+        cell = inputs.cell(1, self.draws.bases[1])
+        one = np.ones(1, np.int64)
+        inputs.fill(cell, numbers(2), one, one, one)
+        assert len(inputs.tensors[1][2].unique()) == 1
+        inputs.change(cell, numbers(2), 2, 1 << 40, ctypes.c_uint64(9))
+        assert len(inputs.tensors[1][2].unique()) == 1
 
 
 def test_runners_cannot_write_inputs_nor_resize_anything():
@@ -120,19 +205,51 @@ def test_runners_cannot_write_inputs_nor_resize_anything():
         shared.close()
 
 
-def test_no_two_fills_are_alike_and_weights_stay_unless_asked(file):
-    definition, made = rms_norm(2, 64)
-    layout = lay_out(definition, made, max_sets=6)
-    inputs = Arena(file, layout.inputs, layout.sets)
-    source = Draws(definition, made, "traffic", seed=3)
-    generator, everything = torch.Generator().manual_seed(0), torch.arange(layout.sets)
-    source.fill(inputs, everything, [*activations(layout), *weights(layout)], generator)
-    first_x, first_weight = Part(definition).of_inputs(inputs.tensors, everything)
-    source.fill(inputs, everything, activations(layout), generator)
-    second_x, second_weight = Part(definition).of_inputs(inputs.tensors, everything)
-    assert torch.equal(first_weight, second_weight)
-    assert all(not torch.equal(a, b) for a, b in zip(first_x, second_x, strict=True))
-    assert len({tuple(x.flatten().tolist()) for x in (*first_x, *second_x)}) == 2 * layout.sets
+def test_a_scrubbed_file_holds_nothing(file):
+    for place in (0, 5 * PAGE, 40 * PAGE, arena_module.CAPACITY_BYTES - PAGE):
+        file.bytes[place] = 7
+    file.scrub(8 * PAGE)
+    assert not any(file.bytes[place] for place in (0, 5 * PAGE, 40 * PAGE, arena_module.CAPACITY_BYTES - PAGE))
+    assert os.fstat(file.reader).st_blocks * 512 <= 16 * PAGE
+
+
+VALUES = st.floats(-1e4, 1e4, width=32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(VALUES, min_size=1, max_size=300), st.data(), st.sampled_from(["float32", "bfloat16"]))
+def test_the_quick_comparison_says_yes_only_where_the_comparer_does(native, values, data, dtype):
+    kind = getattr(torch, dtype)
+    exact = torch.tensor([values], dtype=torch.float64)
+    scale = exact.abs().clamp(min=1e-30) * data.draw(st.floats(1.0, 10.0))
+    answer = Expected(exact, scale, kind)
+    facts = ErrorFacts(data.draw(st.floats(0.0, 2.0)), data.draw(st.floats(0.0, 0.5)))
+    found = exact.to(kind)
+    wrong = data.draw(st.integers(0, len(values) - 1))
+    found[0, wrong] *= 1 + data.draw(st.sampled_from([0.0, 1e-7, 4e-7, 1e-6, 1e-3, 1e-2, 1.0]))
+    if data.draw(st.booleans()):
+        found[0, wrong] = data.draw(st.sampled_from([float("nan"), float("inf"), 0.0]))
+    stick = Yardstick.of(answer, facts)
+    accepted = native.arena.accept(
+        found.data_ptr(),
+        len(values),
+        found.element_size(),
+        stick.exact[0].data_ptr(),
+        stick.limit[0].data_ptr(),
+        stick.per_unit[0].data_ptr(),
+        stick.mean_limits[0],
+    )
+    mismatch = comparer.compare(found, answer, facts, workload="w", output="o")
+    close = mismatch is not None and float(mismatch.error_ratio) < 1 + 1e-9  # the last bit may differ
+    assert bool(accepted) == (mismatch is None) or close
+
+
+def test_where_nan_is_expected_the_comparer_is_asked(native):
+    exact = torch.tensor([[1.0, float("nan"), float("inf")]], dtype=torch.float64)
+    stick = Yardstick.of(Expected(exact, torch.ones_like(exact), torch.float32), ErrorFacts(1.0, 1.0))
+    found = exact.to(torch.float32)
+    tensors = (stick.exact, stick.limit, stick.per_unit)
+    assert not native.arena.accept(found.data_ptr(), 3, 4, *(t[0].data_ptr() for t in tensors), stick.mean_limits[0])
 
 
 def test_a_seed_gives_the_same_values_again():
@@ -142,19 +259,13 @@ def test_a_seed_gives_the_same_values_again():
     assert one.facts != Draws(definition, made, "wide", seed=4).facts
 
 
-def test_expanded_and_strided_inputs_keep_their_layout(file):
-    definition, dense = rms_norm(4, 32)
-    x = TensorLayout((4, 32), (100, 1), "float32")
-    weight = TensorLayout((32,), (0,), "float32")
-    made = Workload("rms_norm", "float32", dense.axes, (x, weight))
-    layout = lay_out(definition, made, max_sets=3)
-    inputs = Arena(file, layout.inputs, layout.sets)
-    source = Draws(definition, made, "traffic", seed=3)
-    source.fill(inputs, torch.arange(3), [0, 1], torch.Generator().manual_seed(0))
-    x_STH, weight_SH = inputs.tensors
-    assert x_STH.stride()[1:] == (100, 1) and weight_SH.stride()[1:] == (0,)
-    assert (weight_SH == weight_SH[:, :1]).all() and weight_SH[0, 0] != 0
-    assert len(x_STH[0].unique()) > 100
+def test_kept_answers_are_those_of_the_reference():
+    definition, made = rms_norm(2, 64)
+    draws = Draws(definition, made, "traffic", seed=3)
+    assert draws.answers is not None
+    for number in range(draws.count):
+        (alone,) = draws.expected(draws.case([number]))
+        torch.testing.assert_close(draws.answers[0].values[number], alone.values[0], rtol=1e-12, atol=1e-15)
 
 
 def test_batched_references_equal_single_ones():
@@ -171,3 +282,21 @@ def test_batched_references_equal_single_ones():
             for a, b in zip(together, alone, strict=True):
                 torch.testing.assert_close(a.values[number], b.values[0], rtol=1e-12, atol=1e-15)
                 torch.testing.assert_close(a.scale[number], b.scale[0], rtol=1e-12, atol=1e-15)
+
+
+def test_rows_can_be_computed_by_themselves():
+    for definition in catalogue.operators():
+        made = workload(definition, "float32", **dict.fromkeys(definition.axes, 6))
+        draws = Draws(definition, made, "traffic", seed=1)
+        inputs = draws.case([0, 1])
+        whole = draws.expected(inputs)
+        places = torch.tensor([1, 4])
+        part = [
+            tensor.index_select(1 + spec.dims.index(definition.row_axis), places)
+            if definition.row_axis in spec.dims
+            else tensor
+            for tensor, spec in zip(inputs, definition.inputs, strict=True)
+        ]
+        for spec, all_rows, some in zip(definition.outputs, whole, draws.expected(part), strict=True):
+            wanted = all_rows.values.index_select(1 + spec.dims.index(definition.row_axis), places)
+            torch.testing.assert_close(some.values, wanted, rtol=1e-12, atol=1e-15)

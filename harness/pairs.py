@@ -1,0 +1,166 @@
+"""A candidate's timing on one workload: pairs of batches, and a look at what the timed calls wrote.
+
+Shape suffix: S sets.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness import scheduling, timing
+from harness.arena import Numbers, indices
+from harness.draws import Part, choose_part
+from harness.opponent import Opponent
+from harness.session import Finding
+from harness.timing import Pair, PairedTiming
+from harness.trial import Trial
+from kernels.verdict import Status
+
+WARM_CALLS = 16
+DECOY_SHARE = 8
+"""One set in so many of a batch is named, poisoned, and not called."""
+VERIFIED_SETS = 16
+VERIFIED_SETS_LEAST = 4
+VERIFIED_SETS_LARGE = 2
+"""Of a timed batch, whose outputs (or some rows of them, or some columns of large weights) are recomputed."""
+TIMED_WRONG = "right when checked, wrong when timed: "
+
+
+def time_trial(trial: Trial, opponent: Opponent, deadline: float) -> PairedTiming:
+    """Pairs of batches until the policy's stop rule is content; outputs of every timed batch are looked at.
+
+    Raises:
+        Finding: a timed call was wrong, or took a time that cannot be.
+    """
+    pairs = Pairs(trial, opponent)
+    pairs.prepare()
+
+    def clock_s() -> float:
+        if time.monotonic() > deadline:
+            raise Finding(Status.TIMED_OUT, f"{trial.label}: not measured within {trial.policy.total_s:.0f} s")
+        return time.monotonic()
+
+    try:
+        with scheduling.measuring() as trial.real_time:
+            trial.session.hasten()
+            opponent.hasten()
+            paired = timing.collect(pairs.measure, trial.policy.stop, pairs.order, clock_s)
+    except timing.VoidRunError as error:
+        raise Finding(Status.CHEATED, f"{trial.label}: {error}; the run is void") from None
+    pairs.verify()
+    return paired
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs and outputs of some rows of some timed calls, copied right after their batch."""
+
+    part: Part
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+class Pairs:
+    """The two sides of a pair, with batch sizes, changes of inputs and verification."""
+
+    def __init__(self, trial: Trial, opponent: Opponent) -> None:
+        self.order = random.Random(int(trial.random.integers(0, 1 << 63)))
+        self._trial = trial
+        self._opponent = opponent
+        self._samples: list[Sample] = []
+        self._verified_sets = self._how_many_verified()
+        self._candidate_ns = 0.0
+        self._opponent_ns = trial.stock.baseline_ns.get(opponent.name, 0.0)
+
+    def _how_many_verified(self) -> int:
+        """Many small ones, or some rows of a few."""
+        if self._trial.definition.independent_axis:
+            return VERIFIED_SETS_LARGE
+        elements = sum(math.prod(place.layout.shape) for place in self._trial.stock.layout.inputs)
+        return min(VERIFIED_SETS, max(VERIFIED_SETS_LEAST, int(self._trial.policy.verified_work) // elements))
+
+    def prepare(self) -> None:
+        """Fills all sets, lets both sides run into their stride, and learns how long a call takes."""
+        trial = self._trial
+        trial.plan(checked=False)
+        trial.stock.fill_traffic(trial.random)
+        trial.set_up(np.arange(trial.stock.layout.sets, dtype=np.uint32))
+        self._opponent.plan(trial.stock)
+        self._run(self._pick(WARM_CALLS))
+        if not self._opponent_ns:
+            self._opponent.run(self._pick(WARM_CALLS))
+            self._opponent_ns = self._opponent.run(self._pick(WARM_CALLS))
+
+    def measure(self, candidate_first: bool) -> Pair:
+        """One pair: other values for both, then one batch each, then a look at what the candidate wrote."""
+        trial = self._trial
+        ours, theirs = (
+            self._pick(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
+            for per_call_ns in (self._candidate_ns, self._opponent_ns)
+        )
+        trial.stock.change(ours, trial.random, weights=not trial.needs_setup)
+        if candidate_first:
+            self._run(ours)
+        self._opponent_ns = self._opponent.run(theirs)
+        trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
+        if not candidate_first:
+            self._run(ours)
+        return Pair(self._candidate_ns, self._opponent_ns)
+
+    def _pick(self, calls: int) -> Numbers:
+        sets = self._trial.stock.layout.sets
+        return self._trial.random.permutation(sets)[: min(calls, sets)].astype(np.uint32)
+
+    def _run(self, pool: Numbers) -> None:
+        """One batch of the candidate, on all sets of the pool but a few."""
+        trial = self._trial
+        calls = max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))
+        batch = trial.run(pool, calls)
+        self._candidate_ns = batch.spent_ns / calls
+        finding = trial.examine(batch)
+        if finding is not None:
+            raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
+        self._keep_sample(batch.called)
+
+    def _keep_sample(self, called: Numbers) -> None:
+        """The calls, and what is looked at of them, are chosen now, after the batch."""
+        trial = self._trial
+        chosen = trial.random.permutation(called)[: self._verified_sets]
+        part = self._choose_part(len(chosen))
+        numbers = indices(chosen)
+        inputs = part.of_inputs(trial.stock.inputs.tensors, numbers)
+        self._samples.append(Sample(part, inputs, part.of_outputs(trial.outputs.tensors, numbers)))
+
+    def _choose_part(self, sets: int) -> Part:
+        """The same rows each time, so that all samples can be computed at once; of large weights another part."""
+        trial = self._trial
+        if self._samples and not trial.definition.independent_axis:
+            return self._samples[0].part
+        elements = int(trial.policy.verified_work) // sets
+        return choose_part(trial.definition, trial.stock.workload, elements, trial.generator)
+
+    def verify(self) -> None:
+        """Recomputes all that was kept.
+
+        Raises:
+            Finding: something was wrong.
+        """
+        trial = self._trial
+        for group in self._groups():
+            inputs = [torch.cat(tensors) for tensors in zip(*(s.inputs for s in group), strict=True)]
+            outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
+            finding = trial.compare(trial.stock.traffic, group[0].part, inputs, outputs)
+            if finding is not None:
+                raise Finding(finding.status, TIMED_WRONG + finding.reason, finding.mismatches)
+
+    def _groups(self) -> list[list[Sample]]:
+        if self._trial.definition.independent_axis and self._samples[0].part.places is not None:
+            return [[sample] for sample in self._samples]
+        return [self._samples]
