@@ -25,6 +25,8 @@ class Examined:
     what: str
     good: bool
     detail: str
+    needed: bool = True
+    """Whether Gristmill cannot do its work without it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,11 +45,16 @@ def run(arguments: argparse.Namespace) -> int:
         "object store": _store,
     }
     found = [_examine(name, check, settings) for name, check in checks.items()]
+    found += _layers()
     if arguments.json:
         print(json.dumps([asdict(one) for one in found], indent=2))
     else:
-        print(compact_table([[e.what, "ok" if e.good else "LACKING", e.detail] for e in found], ["what", "", "detail"]))
-    return 0 if all(one.good for one in found) else 1
+        print(compact_table([[e.what, _mark(e), e.detail] for e in found], ["what", "", "detail"]))
+    return 0 if all(one.good or not one.needed for one in found) else 1
+
+
+def _mark(one: Examined) -> str:
+    return "ok" if one.good else "LACKING" if one.needed else "absent"
 
 
 def _examine(name: str, check: Callable[[Settings], tuple[bool, str]], settings: Settings) -> Examined:
@@ -72,14 +79,34 @@ def _compiler(settings: Settings) -> tuple[bool, str]:
 
 
 def _sandbox(settings: Settings) -> tuple[bool, str]:
-    from harness import sandbox
+    from harness.layers import examine
 
-    process = sandbox.start(sandbox.Confinement(), argv=("/bin/true",), environment={})
+    standing = examine()
+    lacking = [one.layer.name for one in standing if not one.active]
+    return True, f"{len(standing) - len(lacking)} of {len(standing)} layers" + (
+        f", without {', '.join(lacking)}" if lacking else ""
+    )
+
+
+def _layers() -> list[Examined]:
+    """A row per layer, and what measuring may do; candidates are judged without those that are absent."""
+    from harness import layers
+
     try:
-        process.wait_ready()
-        return True, ", ".join(process.isolation) or "no layer works here: candidates would run as this user"
-    finally:
-        process.close()
+        standing = layers.examine()
+    except GristmillError:
+        return []  # the sandbox's own row says why
+    rows = []
+    for one in standing:
+        detail = one.layer.meaning + (f" ({one.form})" if one.form else "")
+        if not one.active:
+            detail = f"not so here: {one.layer.meaning}; to get it: {one.layer.remedy}"
+        rows.append(Examined(f"sandbox: {one.layer.name}", one.active, detail, needed=False))
+    permitted = layers.real_time_permitted()
+    detail = "busy neighbours do not decide timings"
+    if not permitted:
+        detail = f"not so here: {detail}; to get it: run as root, or grant CAP_SYS_NICE"
+    return [*rows, Examined("real-time priority", permitted, detail, needed=False)]
 
 
 def _memory(settings: Settings) -> tuple[bool, str]:

@@ -14,7 +14,7 @@ import signal
 import time
 
 # pathlib would cost every start a few milliseconds:
-# ruff: noqa: PTH102, PTH106, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH102, PTH106, PTH116, PTH118, PTH120, PTH123, PTH208
 
 PREFIX = "gristmill-"
 CONTROLLERS = ("memory", "pids")
@@ -104,11 +104,12 @@ class Group:
 
 def writable() -> list[Hierarchy]:
     """The hierarchies in which groups with limits can be made here: v1 where it is mounted, else v2."""
-    found = [one for one in _mounted() if one.version == 1 and os.access(one.place, os.W_OK)]
+    mounted = _mounted()
+    found = [one for one in mounted if one.version == 1 and os.access(one.place, os.W_OK)]
     covered = {name for one in found for name in one.controllers}
     if covered == set(CONTROLLERS):
         return found
-    for one in _mounted():
+    for one in mounted:
         if one.version == 2 and not covered:
             for place in (one.place, os.path.dirname(one.place)):
                 if _delegates(place):
@@ -129,32 +130,38 @@ def sweep(place: str) -> None:
 
 
 def _mounted() -> list[Hierarchy]:
-    """Every mounted hierarchy that limits memory or processes, and this process's place in each."""
-    places = {}
-    with open("/proc/self/cgroup") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            places[controllers] = path
+    with open("/proc/self/cgroup") as cgroup, open("/proc/self/mountinfo") as mounts:
+        return parse(cgroup.read(), mounts.read())
+
+
+def parse(cgroup: str, mounts: str) -> list[Hierarchy]:
+    """Every mounted hierarchy that limits memory or processes, and this process's place in each.
+
+    Args:
+        cgroup: as in /proc/self/cgroup.
+        mounts: as in /proc/self/mountinfo.
+    """
+    paths = {}
+    for line in cgroup.splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
     found = []
-    with open("/proc/self/mountinfo") as file:
-        for line in file:
-            before, _, after = line.partition(" - ")
-            root, point = before.split()[3:5]
-            kind, _, options = after.split()[:3]
-            served = tuple(name for name in CONTROLLERS if name in options.split(","))
-            if kind == "cgroup" and served:
-                path = next((place for names, place in places.items() if served[0] in names.split(",")), "/")
-                found.append(Hierarchy(1, served, _join(point, root, path)))
-            elif kind == "cgroup2":
-                found.append(Hierarchy(2, CONTROLLERS, _join(point, root, places.get("", "/"))))
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        root, point = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        served = tuple(name for name in CONTROLLERS if name in options.split(","))
+        if kind == "cgroup" and served:
+            found.append(Hierarchy(1, served, _join(point, root, paths.get(served[0], "/"))))
+        elif kind == "cgroup2":
+            found.append(Hierarchy(2, CONTROLLERS, _join(point, root, paths.get("", "/"))))
     return found
 
 
 def _join(point: str, root: str, path: str) -> str:
     """Where a group of that path lies below a mount point that shows `root`."""
     inside = path[len(root.rstrip("/")) :] if path.startswith(root) else ""
-    place = (point + inside).rstrip("/")
-    return place if os.path.isdir(place) else point
+    return (point + inside).rstrip("/")
 
 
 def _delegates(place: str) -> bool:

@@ -282,6 +282,11 @@ class Zygote:
             theirs.close()
         return process, ours
 
+    @property
+    def process_id(self) -> int:
+        """The zygote's own; a new one after it had to be started again."""
+        return self._process.pid
+
     def failure(self) -> str:
         """Why the zygote does not serve, as far as it could say; empty while it may."""
         for _ in range(2):  # a reset is told first, and then what had been said before it

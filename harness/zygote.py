@@ -249,6 +249,7 @@ def main() -> None:
             program = __import__(settings["program"], fromlist=["main"])
         if settings["path"]:
             sys.path[:] = settings["path"]
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's library starts its threads when it is imported
         for module in settings["modules"]:
             __import__(module)
     except Exception as error:

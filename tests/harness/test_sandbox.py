@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -267,6 +271,212 @@ def test_a_zygote_that_cannot_serve_says_why():
         process = zygote.start(Confinement(), argv=("/bin/true",))
         with pytest.raises(HostFaultError, match="no_such_module"):
             process.wait_ready(20.0)
+
+
+TIGHT = Limits(resident_bytes=96 << 20, processes=48, scratch_bytes=4 << 20, files=32)
+REFUSED = End(exit_code=5)
+ENDS: dict[str, set[End | None]] = {
+    "honest": {End(exit_code=0)},
+    "crash": {End(signal_number=signal.SIGSEGV)},
+    "abort": {End(signal_number=signal.SIGSEGV), End(signal_number=signal.SIGABRT)},
+    "hang": {None},
+    "forks": {None},
+    "threads": {REFUSED},
+    "memory": {End(signal_number=signal.SIGKILL), REFUSED},
+    "disk": {REFUSED},
+    "many_files": {REFUSED},
+    "every_descriptor": {None},
+    "daemons": {End(exit_code=0)},
+    "stops": {None, REFUSED},
+    "ignores": {None},
+    "signals": {End(exit_code=5), *(End(signal_number=number) for number in range(1, 65))},
+    "reaches": {REFUSED},
+}
+
+
+@pytest.fixture(scope="module")
+def misbehave(tmp_path_factory) -> Path:
+    built = tmp_path_factory.mktemp("misbehave") / "misbehave"
+    source = Path(__file__).parent / "sources" / "misbehave.c"
+    subprocess.run(["cc", "-O1", "-pthread", "-o", built, source], check=True)
+    return built
+
+
+@pytest.mark.parametrize("kind", [Filter.HANDED_OVER, Filter.PROGRAMS])
+@pytest.mark.parametrize("deed", ENDS)
+def test_every_deed_ends_as_it_should_and_leaves_nothing(zygote, misbehave, deed, kind):
+    """A kernel that was handed its filter; and a program that may fork, as compilers may."""
+    if deed == "reaches" and kind is Filter.PROGRAMS:
+        pytest.skip("compilers may do some of it, inside their walls")
+    descriptors = _descriptors(os.getpid())
+    address_space = 32 << 30  # the bomb must meet the control group, where there is one
+    limits = dataclasses.replace(TIGHT, memory_bytes=address_space if _has_memory_group(zygote) else 96 << 20)
+    confinement = Confinement(limits=limits, visible=((str(misbehave), "/misbehave"),), filter=kind)
+    process = zygote.start(confinement, argv=("/misbehave", deed))
+    process.wait_ready()
+    end = process.wait(0.15 if ENDS[deed] == {None} else 20.0)
+    process.close()
+    assert zygote.settle(20.0)
+    assert end in ENDS[deed]
+    watch = zygote.process_id
+    assert not _children(watch)
+    assert not _groups(watch)
+    assert _descriptors(os.getpid()) <= descriptors
+
+
+def test_a_memory_bomb_meets_the_control_group(zygote, misbehave):
+    if not _has_memory_group(zygote):
+        pytest.skip("this host grants no memory group")
+    confinement = Confinement(
+        limits=Limits(memory_bytes=64 << 30, resident_bytes=64 << 20), visible=((str(misbehave), "/misbehave"),)
+    )
+    process = zygote.start(confinement, argv=("/misbehave", "memory"))
+    process.wait_ready()
+    assert process.wait(20.0) == End(signal_number=signal.SIGKILL)
+    process.close()
+
+
+def test_users_of_living_processes_differ(zygote):
+    if os.geteuid() != 0:
+        pytest.skip("without root all are the same user outside")
+    reader, writer = os.pipe()
+    alive = [zygote.start(Confinement(), argv=("/bin/sh", "-c", "id -u; exec sleep 60"), stdout=writer) for _ in "abc"]
+    for process in alive:
+        process.wait_ready()
+    os.close(writer)
+    with os.fdopen(reader) as lines:
+        users = {lines.readline() for _ in alive}
+    assert len(users) == 3 and "" not in users
+    for process in alive:
+        process.close()
+
+
+def test_nothing_of_the_zygote_is_inherited(zygote):
+    """Under any number: descriptors that the judge names may lie anywhere."""
+    reader, writer = os.pipe()
+    high = fcntl.fcntl(writer, fcntl.F_DUPFD_CLOEXEC, 200)
+    process = zygote.start(Confinement(proc=True), argv=("/bin/ls", "-l", "/proc/self/fd"), keep=(high,), stdout=writer)
+    os.close(writer)
+    os.close(high)
+    process.wait_ready()
+    process.wait(10.0)
+    process.close()
+    with os.fdopen(reader) as lines:
+        seen = dict(line.split()[-3::2] for line in lines if " -> " in line)
+    assert seen.pop("3").startswith("/proc/"), "what ls reads"
+    assert {number: kind.partition("[")[0] for number, kind in seen.items()} == {
+        "0": "/dev/null",
+        "1": "pipe:",
+        "2": "/dev/null",
+        "200": "pipe:",
+    }
+
+
+PHASES = {
+    "zygote": "",
+    "asked": "p = z.start(sandbox.Confinement(), argv=('/bin/sleep', marker))",
+    "up": "p = z.start(sandbox.Confinement(), argv=('/bin/sleep', marker)); p.wait_ready()",
+    "frozen": "p = z.start(sandbox.Confinement(), argv=('/bin/sleep', marker)); p.wait_ready(); p.freeze()",
+    "many": "p = [z.start(sandbox.Confinement(), argv=('/bin/sleep', marker)) for _ in range(8)]; p[3].wait_ready()",
+    "closing": "p = z.start(sandbox.Confinement(), argv=('/bin/sleep', marker)); p.wait_ready(); p.close()",
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_judge_killed_in_any_phase_leaves_nothing(phase):
+    marker = f"{86300 + list(PHASES).index(phase)}.{os.getpid()}"
+    script = (
+        "import os, sys, time\nfrom harness import sandbox\n"
+        f"marker = '{marker}'\nz = sandbox.Zygote(environment={{'MARK': marker}})\n{PHASES[phase]}\n"
+        "print('there', flush=True)\ntime.sleep(60)\n"
+    )
+    judge = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(REPOSITORY)}
+    )
+    assert judge.stdout is not None and judge.stdout.readline() == "there\n"
+    groups = [group for watch in _children(judge.pid) for group in _folders(watch)]
+    judge.kill()
+    judge.wait()
+    judge.stdout.close()
+    assert _eventually(lambda: not _running(marker) and not _marked(marker))
+    assert _eventually(lambda: not any(Path(group).exists() for group in groups))
+
+
+def test_groups_of_killed_zygotes_are_swept_and_those_of_living_ones_are_not(zygote):
+    alive = zygote.start(Confinement(), argv=("/bin/sleep", "60"))
+    alive.wait_ready()
+    watch = zygote.process_id
+    kept = _groups(watch)
+    if not kept:
+        pytest.skip("this host grants no control groups")
+    others = set(_children(os.getpid()))
+    dead = sandbox.Zygote(environment=ENVIRONMENT)
+    left = dead.start(Confinement(), argv=("/bin/sleep", "60"))
+    left.wait_ready()
+    (victim,) = set(_children(os.getpid())) - others
+    orphaned = _folders(victim)
+    os.kill(victim, signal.SIGKILL)
+    left.close()
+    dead.close()
+    assert orphaned and all(Path(folder).exists() for folder in orphaned)
+    with sandbox.Zygote(environment=ENVIRONMENT) as sweeper:
+        process = sweeper.start(Confinement(), argv=("/bin/true",))
+        process.wait_ready()
+        process.close()
+    assert not any(Path(folder).exists() for folder in orphaned)
+    assert all(group.exists() for group in kept)
+    alive.close()
+
+
+def test_torch_works_in_a_fork():
+    """Imported before the fork; OpenMP, native threads and numpy's library come up in the child."""
+    pytest.importorskip("torch")
+    path = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    path.insert(1, str(Path(path[0]) / "lib-dynload"))
+    imports = sandbox.Imports("tests.harness.sources.torch_program", ("torch",), tuple(path))
+    prefixes = tuple((prefix, prefix) for prefix in {sys.prefix, sys.base_prefix} - {"/usr"})
+    with sandbox.Zygote(imports, ENVIRONMENT | {"OMP_NUM_THREADS": "2"}) as zygote:
+        for _ in range(2):
+            reader, writer = os.pipe()
+            confinement = Confinement(limits=Limits(memory_bytes=48 << 30), visible=prefixes, proc=True)
+            process = zygote.start(confinement, program={"answer": writer}, keep=(writer,), environment=ENVIRONMENT)
+            os.close(writer)
+            process.wait_ready()
+            end = process.wait(60.0)
+            process.close()
+            said = os.read(reader, 1000).decode()
+            os.close(reader)
+            assert (end, said) == (End(exit_code=0), "2 threads, sum 4194304, numpy 262144, child threads [3, 1]")
+
+
+def _folders(watch: int) -> list[str]:
+    """The control group folders that a zygote holds locked."""
+    links = [str(link.readlink()) for link in Path(f"/proc/{watch}/fd").iterdir()]
+    return [link for link in links if "/gristmill-" in link]
+
+
+def _groups(watch: int) -> list[Path]:
+    return [entry for folder in _folders(watch) for entry in Path(folder).iterdir() if entry.is_dir()]
+
+
+def _has_memory_group(zygote) -> bool:
+    process = zygote.start(Confinement(), argv=("/bin/true",))
+    process.wait_ready()
+    process.close()
+    return "memory group" in process.isolation
+
+
+def _descriptors(pid: int) -> set[str]:
+    return {entry.name for entry in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def _marked(marker: str) -> bool:
+    """Whether any process lives that was given the marker in its environment, as zygotes are here."""
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"MARK={marker}".encode() in entry.read_bytes():
+                return True
+    return False
 
 
 def _state(pid: int) -> str:
