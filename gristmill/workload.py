@@ -73,6 +73,14 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """Short form for tables: `rms_norm float32 tokens=4 hidden=1024`, whatever the order of the axes."""
+        """Short form for tables: `rms_norm float32 tokens=4 hidden=1024`, whatever the order of the axes.
+
+        Inputs that are not dense are told by their place: `strides0=2048,1`.
+        """
         ordered = sorted(self.axes.items(), key=lambda axis: (axis[0] not in VARIABLE_AXES, axis[0]))
-        return " ".join([self.operator, self.dtype, *(f"{name}={extent}" for name, extent in ordered)])
+        strided = [
+            f"strides{place}={','.join(map(str, layout.strides))}"
+            for place, layout in enumerate(self.inputs)
+            if not layout.contiguous
+        ]
+        return " ".join([self.operator, self.dtype, *(f"{name}={extent}" for name, extent in ordered), *strided])

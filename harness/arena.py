@@ -30,7 +30,8 @@ from harness.draws import Yardstick
 from harness.errors import HostFaultError
 from harness.native import InputTensor, Native, OutputTensor, Words
 from kernels.definition import Definition, Role
-from kernels.inputs import span
+from kernels.inputs import is_far
+from kernels.layouts import span
 
 Numbers = NDArray[np.uint32]
 """Of buffer sets."""
@@ -48,8 +49,6 @@ CAPACITY_BYTES = 128 << 30
 """Of address space per shared file; memory is taken only where it is written."""
 SPARSE_OFFSET = CAPACITY_BYTES // 2
 """From here on inputs lie whose pages are mostly never made."""
-SPARSE_SPAN = 1 << 28
-"""Elements: inputs that reach further are mapped without making their pages."""
 F_SEAL_FUTURE_WRITE = 0x10
 POISON = {4: -0x5A5A5B, 2: -0x5B, 8: -0x5A5A5A5A5A5A5B}
 """By item size: a bit pattern that is NaN in float32, bfloat16 and float64; `native/arena.c` has the same."""
@@ -132,7 +131,7 @@ class Layout:
 
     @property
     def sparse(self) -> bool:
-        return any(span(p.layout) > SPARSE_SPAN > math.prod(p.layout.shape) for p in self.inputs)
+        return is_far(self.workload)
 
     def plan(self, offset: int, *, checked: bool, with_outputs: bool = True) -> bytes:
         """The PLAN of the runner's protocol. A baseline allocates its outputs itself. `checked` sets have guards, the

@@ -19,8 +19,12 @@ from harness.stock import Stock
 from harness.trial import Trial
 from kernels.candidate import Candidate
 from kernels.definition import Definition
+from kernels.inputs import is_far
 from kernels.roofline import Peaks
 from kernels.verdict import Status, Verdict, WorkloadTiming
+
+FAR_SETS = 2
+"""Each takes gigabytes of address space."""
 
 
 class Bout:
@@ -57,7 +61,7 @@ class Bout:
         """
         run_ns = 0
         for workload in checked:
-            trial = self._trial(workload, GUARDED_SETS, candidate, random)
+            trial = self._trial(workload, FAR_SETS if is_far(workload) else GUARDED_SETS, candidate, random)
             trial.check(trial.definition.regimes)
             run_ns += trial.run_ns
             self._hurry("checked")

@@ -1,7 +1,7 @@
 """From measurements to evidence, and from evidence to `faster` or `slower`. Pure.
 
-A candidate is `faster` if on at least one workload the 95 % interval of its ratio lies above 1 plus `min_gain`, and
-`slower` if it is right but that is not proven.
+A candidate is `faster` if on at least one workload the ratio that is proven lies above 1 plus `min_gain`, and `slower`
+if it is right but that is not proven. The 95 % interval is for reading: it may lie above while nothing is proven.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def workload_evidence(definition: Definition, layout: Layout, paired: PairedTimi
         pairs=len(paired.pairs),
         roofline_fraction=roofline.roofline_ns(definition, workload, peaks, cached=cached) / candidate_ns,
         bandwidth_gb_s=definition.cost(workload.axes, ITEM_BYTES[workload.dtype]).bytes_moved / candidate_ns,
+        ratio_floor=paired.floor,
+        drift=paired.drift,
     )
 
 
@@ -54,8 +56,8 @@ def decide(measured: Verdict, min_gain: float) -> Verdict:
     calls = [max(1, timing.workload.calls) for timing in timings]
     candidate_ns = sum(n * timing.candidate_ns for n, timing in zip(calls, timings, strict=True))
     baseline_ns = sum(n * timing.baseline_ns for n, timing in zip(calls, timings, strict=True))
-    best = max(timings, key=lambda timing: timing.ratio_low)
-    status = Status.FASTER if best.ratio_low > 1 + min_gain else Status.SLOWER
+    best = max(timings, key=lambda timing: (timing.ratio_floor, timing.ratio_low))
+    status = Status.FASTER if best.ratio_floor > 1 + min_gain else Status.SLOWER
     word = "proven" if status is Status.FASTER else "not proven"
     reason = (
         f"{word} faster; best on {best.workload.label}: {best.ratio:.2f}x "

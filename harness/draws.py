@@ -134,7 +134,7 @@ class Draws:
         definition, workload = self.definition, self.workload
         draws = [self._draw({**workload.axes, definition.independent_axis: 1}) for _ in range(BASE_DRAWS)]
         return [
-            self._bank.bases(definition, workload, index)
+            _expanded(self._bank.bases(definition, workload, index), (1, *workload.inputs[index].strides)).contiguous()
             if spec.role is Role.WEIGHT
             else torch.stack([draw[index] for draw in draws])
             for index, spec in enumerate(definition.inputs)

@@ -18,6 +18,7 @@ from types import TracebackType
 import numpy as np
 import torch
 
+from gristmill.domain import Domain
 from gristmill.workload import Workload
 from harness import lease, native, static_rules
 from harness.arena import OutputArena, SharedFile
@@ -34,7 +35,7 @@ from kernels import catalogue
 from kernels.candidate import Candidate, Language
 from kernels.definition import Definition
 from kernels.errors import UnknownOperatorError
-from kernels.inputs import edge_workloads
+from kernels.inputs import edge_workloads, far_workload
 from kernels.roofline import Peaks
 from kernels.verdict import Status, Verdict
 
@@ -153,7 +154,7 @@ class Judge:
         built = replace(blank, build_log=notes + build.log, object_sha256=build.sha256, build_s=build_s)
         if build.path is None and candidate.language is Language.CPP:
             return replace(built, status=Status.BUILD_FAILED, reason=_first_error(build.log))
-        checked = [*(edge_workloads(definition, candidate.domain.dtype, candidate.domain) if edges else ())]
+        checked = _edges(definition, candidate.domain) if edges else []
         checked += [workload for workload in held_out if candidate.domain.admits(workload)]
         with contextlib.ExitStack() as stack:
             stack.enter_context(lease.hold(self._device))
@@ -224,6 +225,11 @@ class Judge:
 def _convict(verdict: Verdict, finding: Finding) -> Verdict:
     finding.__traceback__ = None  # its frames hold the buffers, and one of them the finding: a cycle
     return replace(verdict, status=finding.status, reason=finding.reason, mismatches=finding.mismatches)
+
+
+def _edges(definition: Definition, domain: Domain) -> list[Workload]:
+    far = far_workload(definition, domain.dtype, domain)
+    return [*edge_workloads(definition, domain.dtype, domain), *([far] if far is not None else [])]
 
 
 def _definition(candidate: Candidate) -> Definition:

@@ -29,8 +29,8 @@ from kernels.verdict import Mismatch, Status
 REPOSITORY = Path(__file__).resolve().parent.parent
 BASELINE_RUNNER = Path(__file__).with_name("baseline_runner.py")
 BASELINE_LOAD_S = 60.0
-LIMITS = Limits(memory_bytes=24 << 30, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE)
-"""Of a candidate's runner."""
+LIMITS = Limits(memory_bytes=64 << 30, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE)
+"""Of a candidate's runner: address space for calls whose rows lie gigabytes apart, little memory of its own."""
 MAX_PACKED_BYTES = 2 << 30
 END_S = 10.0
 """How long a killed runner may take to be gone."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-RESAMPLES = 1000
+from harness import significance
+
 CONFIDENCE = 0.95
 
 
@@ -41,10 +44,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairedTiming:
-    """All pairs of one workload."""
+    """All pairs of one workload; none is dropped."""
 
     pairs: tuple[Pair, ...]
     ratio: Interval
+    """Of the pairs' ratios, two in a row taken together: one with the candidate first, one with it last."""
+    floor: float = 0.0
+    """The ratio that is proven: the true one lies above it, with the error that `significance` shares out."""
 
     @property
     def candidate_ns(self) -> float:
@@ -54,6 +60,14 @@ class PairedTiming:
     def baseline_ns(self) -> float:
         return float(np.median([pair.baseline_ns for pair in self.pairs]))
 
+    @property
+    def drift(self) -> float:
+        """By how much this host became slower from the first third of the run to the last, by the baseline's time."""
+        third = max(1, len(self.pairs) // 3)
+        parts = self.pairs[:third], self.pairs[-third:]
+        first_ns, last_ns = (np.median([pair.baseline_ns for pair in part]) for part in parts)
+        return float(last_ns / first_ns - 1)
+
 
 class VoidRunError(ValueError):
     """A sample that no clock can give: the run says nothing."""
@@ -61,59 +75,94 @@ class VoidRunError(ValueError):
 
 @dataclass(frozen=True)
 class StopRule:
-    """When to stop collecting pairs."""
+    """When to stop collecting pairs. It is asked at fixed counts of pairs, and when the time is over."""
 
     min_pairs: int
     max_pairs: int
     budget_s: float
     tolerance: float
-    """Stop when the interval's half width is below this share of the median ..."""
+    """Stop when the interval's half width is below this share of the median, unless a gain is seen but not proven;"""
     margin: float
-    """... or when the whole interval is further than this from 1, on either side."""
+    """or when a gain is proven and the interval lies further than this above 1;"""
+    gain: float = 0.0
+    """or when the interval lies below 1 plus this. A gain is a ratio above 1 plus this."""
+    workloads: int = 20
+    """How many are timed in the judgement: among them the error is shared."""
 
-    def enough(self, ratio: Interval, pairs: int, spent_s: float) -> bool:
-        if pairs < self.min_pairs:
-            return False
-        if pairs >= self.max_pairs or spent_s >= self.budget_s:
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The counts of pairs."""
+        return significance.looks(self.min_pairs, self.max_pairs)
+
+    def enough(self, ratio: Interval, floor: float) -> bool:
+        """Whether this is known well enough, before pairs or time run out."""
+        proven, seen = floor > 1 + self.gain, ratio.low > 1 + self.gain
+        if ratio.high < 1 + self.gain or (proven and ratio.low > 1 + self.margin):
             return True
-        decided = ratio.low > 1 + self.margin or ratio.high < 1 - self.margin
-        return decided or ratio.half_width < self.tolerance
+        return ratio.half_width < self.tolerance and (proven or not seen)
 
 
-def bootstrap(samples: Sequence[float], seed: int, resamples: int = RESAMPLES) -> Interval:
-    """Percentile bootstrap of the median.
+def bootstrap(samples: ArrayLike) -> Interval:
+    """Percentile bootstrap of the median, as it comes out of infinitely many resamples (Efron, 1982, chapter 10).
 
     Raises:
         VoidRunError: a sample is not finite or not positive, or there is none.
     """
-    values = np.asarray(samples, dtype=np.float64)
-    if values.size == 0 or not bool(np.all(np.isfinite(values) & (values > 0))):
+    values = np.sort(np.asarray(samples, dtype=np.float64))
+    if values.size == 0 or not bool(np.isfinite(values[-1]) and values[0] > 0):
         raise VoidRunError(f"samples must be finite and positive, found {values[:5].tolist()}")
-    picks = np.random.default_rng(seed).integers(0, values.size, size=(resamples, values.size))
-    medians = np.median(values[picks], axis=1)
-    low, high = np.quantile(medians, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(float(np.median(values)), float(low), float(high))
+    low, high = _median_ranks(values.size)
+    middle = (values[(values.size - 1) // 2] + values[values.size // 2]) / 2
+    return Interval(float(middle), float(values[low]), float(values[high]))
+
+
+@functools.cache
+def _median_ranks(size: int) -> tuple[int, int]:
+    """Which samples, in order, are the ends of the interval.
+
+    The median of a resample lies at or below the k-th of n samples if half of its draws do, and each does with
+    probability k/n. Of an even number the lower middle counts for the lower end, and the upper one for the upper.
+    """
+    half = (size + 1) // 2
+    for rank in range(1, size + 1):
+        if significance.binomial_tail(size, rank / size, half) > (1 - CONFIDENCE) / 2:
+            return rank - 1, size - rank
+    raise AssertionError("at the last rank the probability is 1")
 
 
 def collect(
     measure: Callable[[bool], Pair], rule: StopRule, rng: random.Random, clock_s: Callable[[], float]
 ) -> PairedTiming:
-    """Collects pairs until the rule is content. `measure` is told whether the candidate goes first: that is random.
+    """Collects pairs until the rule is content. `measure` is told whether the candidate goes first: of each two pairs
+    in a row it does in one, and in which is random.
 
     Raises:
         VoidRunError: a pair holds a time that is not finite or not positive.
     """
     pairs: list[Pair] = []
+    first = False
     start_s = clock_s()
     while True:
-        pair = measure(rng.random() < 0.5)
+        first = not first if len(pairs) % 2 else rng.random() < 0.5
+        pair = measure(first)
         for sample in (pair.candidate_ns, pair.baseline_ns):
             if not (math.isfinite(sample) and sample > 0):
                 raise VoidRunError(f"a batch took {sample} ns a call")
         pairs.append(pair)
-        ratio = bootstrap([pair.ratio for pair in pairs], seed=len(pairs))
-        if rule.enough(ratio, len(pairs), clock_s() - start_s):
-            return PairedTiming(tuple(pairs), ratio)
+        last = len(pairs) >= rule.max_pairs
+        over = last or (clock_s() - start_s >= rule.budget_s and len(pairs) >= rule.min_pairs)
+        if over or len(pairs) in rule.looks:
+            ratio, floor = _look(pairs, rule)
+            if over or rule.enough(ratio, floor):
+                return PairedTiming(tuple(pairs), ratio, floor)
+
+
+def _look(pairs: Sequence[Pair], rule: StopRule) -> tuple[Interval, float]:
+    """The interval, and what is proven, which is never more than the interval says."""
+    ratios = np.array([pair.ratio for pair in pairs])
+    interval = bootstrap(significance.in_both_orders(ratios))
+    in_all = len(rule.looks) + 1  # the last may come with the end of the time, at any count
+    return interval, min(interval.low, significance.lower_bound(ratios, rule.workloads, in_all))
 
 
 def batch_size(per_call_ns: float, target_ns: float, sets: int, rng: random.Random) -> int:

@@ -7,7 +7,7 @@ M key heads, D head dimension, R rows, C columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -85,7 +85,9 @@ class Definition:
     cost: Callable[[Mapping[str, int], int], Cost]
     """`(axes, item_bytes) -> Cost`."""
     edge_axes: Sequence[Mapping[str, int]]
-    """Small, odd, prime and one-past-a-vector sizes at which every candidate whose domain admits them is checked."""
+    """Sizes at which every candidate is checked, moved into its domain: the smallest call first, then odd and prime
+    ones, one below and one past a vector.
+    """
     row_axis: str = ""
     """An axis of which every place can be computed by itself, from that place of the inputs that have it and all of
     the others. Empty if there is none.
@@ -95,3 +97,5 @@ class Definition:
     weights. Every weight has it, no activation does, and weights are drawn alike in every regime. Empty if there is
     none.
     """
+    axis_steps: Mapping[str, int] = field(default_factory=dict)
+    """Axes whose extent must be a multiple of a number, and the number."""

@@ -1,11 +1,15 @@
 """Input distributions that the operators share: what activations look like in traffic, and what breaks kernels.
 
 All values are drawn in float32 and rounded once to the operator's dtype, so that one seed gives the same picture in
-every dtype. No distribution holds values whose answer would be constant, zero or equal to an input: a check on it
-must be able to fail.
+every dtype. Rows whose answer is zero or constant never come alone: among several rows some have an answer that only
+the operator gives.
 """
 
 from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Generator, Tensor
@@ -20,6 +24,16 @@ LARGEST_SMALL_EXPONENT = -3.0
 """... and up to 1e-3, whose square equals the usual epsilon of a norm."""
 TAIL_CLIP = 1e3
 OUTLIER = 30.0
+HUGE = 1e16
+"""Its square, summed over any row that a model has, is still a finite float32."""
+DENORMAL = 1e-39
+"""Normal values times this are denormal numbers of float32 and bfloat16."""
+NONFINITE = (math.nan, math.inf, -math.inf)
+LEAST_NORMAL = float(torch.finfo(torch.float32).tiny)
+NEGLIGIBLE = LEAST_NORMAL / torch.finfo(torch.float32).eps
+"""Where the error scale is this, one unit of float32 is `LEAST_NORMAL`: a kernel may take denormal numbers for zero, as
+-ffast-math and most devices do.
+"""
 
 
 def normal(generator: Generator, *shape: int) -> Tensor:
@@ -52,8 +66,43 @@ def wide(generator: Generator, *shape: int) -> Tensor:
     return values
 
 
-ACTIVATIONS = {"traffic": normal, "large_offset": offset, "small": small, "wide": wide}
+def extreme(generator: Generator, *shape: int) -> Tensor:
+    """Normal values, the rows in turn as they are, huge, denormal and zero; chance decides which comes first."""
+    scales = torch.tensor((1.0, HUGE, DENORMAL, 0.0))
+    return normal(generator, *shape) * scales[_kinds(generator, len(scales), *shape[:-1])][..., None]
+
+
+def nonfinite(generator: Generator, *shape: int, values: tuple[float, ...] = NONFINITE) -> Tensor:
+    """Normal values, with the given ones at one random place each of a row, the rows in turn; every so often a row has
+    none. No row's answer may depend on another's.
+    """
+    special = torch.tensor((0.0, *values))
+    kinds = _kinds(generator, len(special), *shape[:-1])[..., None]
+    places = torch.randint(0, shape[-1], (*shape[:-1], 1), generator=generator)
+    hit = (torch.arange(shape[-1]) == places) & (kinds > 0)
+    return torch.where(hit, special[kinds], normal(generator, *shape))
+
+
+def _kinds(generator: Generator, count: int, *shape: int) -> Tensor:
+    """Numbers below `count` in turn, from a random one on."""
+    first = torch.randint(0, count, (1,), generator=generator)
+    return ((torch.arange(math.prod(shape)) + first) % count).reshape(shape)
+
+
+ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
+    "traffic": normal,
+    "large_offset": offset,
+    "small": small,
+    "wide": wide,
+    "extreme": extreme,
+    "nonfinite": nonfinite,
+}
 """Distribution of an activation by regime name."""
+NORMALISED: Mapping[str, Callable[..., Tensor]] = {
+    **ACTIVATIONS,
+    "nonfinite": functools.partial(nonfinite, values=(math.nan,)),
+}
+"""Likewise, of rows that are divided by their own size: infinity over infinity is nobody's answer, so NaN only."""
 
 
 def norm_weight(generator: Generator, hidden: int) -> Tensor:
@@ -67,5 +116,5 @@ def rounded(dtype: str, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def positive(scale: Tensor) -> Tensor:
-    """An error scale that is nowhere zero: where the answer is exactly zero, only zero is close."""
-    return scale.clamp(min=torch.finfo(torch.float32).tiny)
+    """An error scale, `NEGLIGIBLE` at least. Where the answer is zero, only zero and denormal numbers are close."""
+    return scale.clamp(min=NEGLIGIBLE)

@@ -18,7 +18,7 @@ from gristmill.errors import MalformedRecordError
 from gristmill.hardware import CPUINFO, Hardware, local_cpu
 from gristmill.workload import ITEM_BYTES, Workload
 from kernels.definition import Definition
-from kernels.inputs import distinct_bytes
+from kernels.layouts import distinct_bytes
 
 CEILING_MARGIN = 1.5
 """What a floor allows above the architectural ceilings: a clock that boosts beyond what cpuinfo states."""

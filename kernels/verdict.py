@@ -21,7 +21,7 @@ class Status(StrEnum):
     SLOWER = "slower"
     """Correct, but not proven faster than the baseline on any workload."""
     FASTER = "faster"
-    """Correct, and proven faster on at least one workload: its interval lies above 1."""
+    """Correct, and proven faster on at least one workload: its `ratio_floor` lies above 1 by the least gain."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,10 @@ class WorkloadTiming:
     """Floor over the candidate's time: 1 is the hardware's limit."""
     bandwidth_gb_s: float
     """Bytes of the cost model over the candidate's time."""
+    ratio_floor: float = 0.0
+    """The ratio that is proven: however often and on however many workloads one looks, the true one lies above it."""
+    drift: float = 0.0
+    """By how much the baseline's time grew over the run, as a share: a host that changed while it measured."""
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,19 @@ PROOF = Scope(per_shape=8, at_least=12)
 
 
 def representative(workloads: Sequence[Workload], scope: Scope) -> tuple[Workload, ...]:
-    """The workloads with the most time of each model shape in turn, as many as the scope allows, most time first."""
+    """The workloads with the most time of each model shape in turn, as many as the scope allows, most time first.
+
+    Whatever order they come in: equal times are told apart by digest.
+    """
     shapes: dict[tuple[int, ...], list[Workload]] = {}
-    for workload in sorted(workloads, key=lambda w: -w.time_ns):
+    for workload in sorted(workloads, key=_heaviest_first):
         shapes.setdefault(_model_shape(workload), []).append(workload)
     chosen = itertools.islice(_in_turn(shapes.values()), scope.limit(len(shapes)))
-    return tuple(sorted(chosen, key=lambda w: -w.time_ns))
+    return tuple(sorted(chosen, key=_heaviest_first))
+
+
+def _heaviest_first(workload: Workload) -> tuple[int, str]:
+    return -workload.time_ns, workload.digest
 
 
 def _in_turn(groups: Iterable[list[Workload]]) -> Iterator[Workload]:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gristmill.domain import AxisRange, Domain, Layout
 from gristmill.errors import GristmillError
@@ -27,7 +28,10 @@ from kernels import catalogue
 from kernels.candidate import Candidate, Language, Origin
 from kernels.definition import DTYPES
 from kernels.inputs import check_workload, workload
-from kernels.verdict import Status
+from kernels.verdict import Status, Verdict
+
+if TYPE_CHECKING:
+    from harness.judge import Judge
 
 HONEST_FAMILY = "style"
 EVIL_FAMILIES = ("timing", "replay", "semantics", "tampering", "not_a_kernel")
@@ -247,3 +251,13 @@ def _strided(made: Workload, names: list[str], strides: Mapping[str, tuple[int, 
         for name, layout in zip(names, made.inputs, strict=True)
     ]
     return dataclasses.replace(made, inputs=tuple(layouts))
+
+
+def judged(program: Program, judge: Judge) -> Verdict:
+    """The verdict on a program, on its own workloads and within its own deadline."""
+    policy = judge.policy
+    judge.policy = dataclasses.replace(policy, deadline_s=program.deadline_s or policy.deadline_s)
+    try:
+        return judge.judge(program.candidate(), program.workloads, held_out=program.held_out, edges=program.edges)
+    finally:
+        judge.policy = policy

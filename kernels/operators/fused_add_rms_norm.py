@@ -38,15 +38,17 @@ def library_norm(x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float
 
 def error_scale(x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, ...]:
     """The answers themselves: one addition of exact inputs is rounded relative to its result, and squares do not
-    cancel.
+    cancel. The sum may be off by what is negligible.
     """
-    out_TH, sum_TH = reference(x_TH, residual_TH, weight_H, eps)
-    return distributions.positive(out_TH.abs()), distributions.positive(sum_TH.abs())
+    sum_TH = residual_TH + x_TH
+    scale_TH = sum_TH.abs() + distributions.NEGLIGIBLE
+    mean_square_T1 = (sum_TH * sum_TH).mean(-1, keepdim=True)
+    return scale_TH / torch.sqrt(mean_square_T1 + eps) * weight_H.abs(), scale_TH
 
 
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
     shape = (axes["tokens"], axes["hidden"])
-    draw = distributions.ACTIVATIONS[regime]
+    draw = distributions.NORMALISED[regime]
     x_TH, residual_TH = draw(generator, *shape), draw(generator, *shape)
     return distributions.rounded(dtype, x_TH, residual_TH, distributions.norm_weight(generator, axes["hidden"]))
 
@@ -78,7 +80,7 @@ DEFINITION = Definition(
     baselines={"eager": eager, "torch": library_norm},
     error_scale=error_scale,
     make_inputs=make_inputs,
-    regimes=("traffic", "large_offset", "small", "wide"),
+    regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         {"tokens": 1, "hidden": 1},
@@ -86,6 +88,8 @@ DEFINITION = Definition(
         {"tokens": 1, "hidden": 17},
         {"tokens": 2, "hidden": 33},
         {"tokens": 17, "hidden": 64},
+        {"tokens": 4, "hidden": 63},
+        {"tokens": 7, "hidden": 127},
         {"tokens": 5, "hidden": 257},
     ),
 )

@@ -33,12 +33,13 @@ def single_call(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, ...
 
 
 def error_scale(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, ...]:
-    """The answer itself: squares do not cancel."""
-    return (distributions.positive(reference(x_TH, weight_H, eps)[0].abs()),)
+    """The answer itself: squares do not cancel. An input may be off by what is negligible."""
+    mean_square_T1 = (x_TH * x_TH).mean(-1, keepdim=True)
+    return ((x_TH.abs() + distributions.NEGLIGIBLE) / torch.sqrt(mean_square_T1 + eps) * weight_H.abs(),)
 
 
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
-    x_TH = distributions.ACTIVATIONS[regime](generator, axes["tokens"], axes["hidden"])
+    x_TH = distributions.NORMALISED[regime](generator, axes["tokens"], axes["hidden"])
     return distributions.rounded(dtype, x_TH, distributions.norm_weight(generator, axes["hidden"]))
 
 
@@ -68,7 +69,7 @@ DEFINITION = Definition(
     baselines={"eager": eager, "torch": single_call},
     error_scale=error_scale,
     make_inputs=make_inputs,
-    regimes=("traffic", "large_offset", "small", "wide"),
+    regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         {"tokens": 1, "hidden": 1},
@@ -76,6 +77,8 @@ DEFINITION = Definition(
         {"tokens": 1, "hidden": 17},
         {"tokens": 2, "hidden": 33},
         {"tokens": 17, "hidden": 64},
+        {"tokens": 4, "hidden": 63},
+        {"tokens": 7, "hidden": 127},
         {"tokens": 5, "hidden": 257},
     ),
 )

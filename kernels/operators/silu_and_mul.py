@@ -5,6 +5,7 @@ Shape suffixes: T tokens, I intermediate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -18,6 +19,8 @@ GATE_FLOOR = -30.0
 """Below, silu in float32 loses all its digits (exp overflows at 88), and then every answer would be as good as the
 engine's.
 """
+SATURATED = 1e4
+"""Gates of this size are far beyond where exp overflows: silu is the gate itself, or zero."""
 
 
 def reference(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
@@ -30,16 +33,25 @@ def eager(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
 
 
 def error_scale(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
-    """The answer times the condition number of silu, `|g silu'(g) / silu(g)| <= 1 + |g| sigmoid(-g)`."""
-    out_TI = reference(gate_TI, up_TI)[0]
-    return (distributions.positive(out_TI.abs() * (1 + gate_TI.abs() * torch.sigmoid(-gate_TI))),)
+    """The answer times the condition number of silu, `|g silu'(g) / silu(g)| <= 1 + |g| sigmoid(-g)`. Inputs and the
+    sigmoid may be off by what is negligible.
+    """
+    conditioned_TI = reference(gate_TI, up_TI)[0].abs() * (1 + gate_TI.abs() * torch.sigmoid(-gate_TI))
+    return (conditioned_TI + distributions.NEGLIGIBLE * (1 + gate_TI.abs()) * (1 + up_TI.abs()),)
 
 
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
+    """`extreme` gates are saturated every other time. A gate of minus infinity has no answer and never occurs."""
     shape = (axes["tokens"], axes["intermediate"])
     draw = distributions.ACTIVATIONS[regime]
-    gate_TI = draw(generator, *shape).clamp(min=GATE_FLOOR)
     up_TI = (distributions.normal if regime == "small" else draw)(generator, *shape)
+    if regime == "nonfinite":
+        gate_TI = draw(generator, *shape, values=(math.nan, math.inf))
+    elif regime == "extreme":
+        saturated_TI = SATURATED * distributions.normal(generator, *shape)
+        gate_TI = torch.where(torch.rand(shape, generator=generator) < 0.5, saturated_TI, draw(generator, *shape))
+    else:
+        gate_TI = draw(generator, *shape).clamp(min=GATE_FLOOR)
     return distributions.rounded(dtype, gate_TI, up_TI)
 
 
@@ -62,7 +74,7 @@ DEFINITION = Definition(
     baselines={"eager": eager},
     error_scale=error_scale,
     make_inputs=make_inputs,
-    regimes=("traffic", "large_offset", "small", "wide"),
+    regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         {"tokens": 1, "intermediate": 1},
@@ -70,6 +82,8 @@ DEFINITION = Definition(
         {"tokens": 1, "intermediate": 17},
         {"tokens": 2, "intermediate": 33},
         {"tokens": 17, "intermediate": 64},
+        {"tokens": 4, "intermediate": 63},
+        {"tokens": 7, "intermediate": 127},
         {"tokens": 5, "intermediate": 257},
     ),
 )

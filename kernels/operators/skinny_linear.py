@@ -26,9 +26,9 @@ def eager(x_TK: Tensor, weight_NK: Tensor) -> tuple[Tensor, ...]:
 
 def error_scale(x_TK: Tensor, weight_NK: Tensor) -> tuple[Tensor, ...]:
     """`|x| @ |weight|.T`, the condition of the dot product (Higham, Accuracy and Stability of Numerical Algorithms,
-    3.1).
+    3.1). An input may be off by what is negligible.
     """
-    return (distributions.positive(x_TK.abs() @ weight_NK.abs().T),)
+    return ((x_TK.abs() + distributions.NEGLIGIBLE) @ weight_NK.abs().T,)
 
 
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
@@ -73,7 +73,7 @@ DEFINITION = Definition(
     baselines={"eager": eager},
     error_scale=error_scale,
     make_inputs=make_inputs,
-    regimes=("traffic", "large_offset", "small", "wide"),
+    regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         _axes(1, 1, 1),
@@ -81,6 +81,8 @@ DEFINITION = Definition(
         _axes(1, 17, 33),
         _axes(2, 33, 17),
         _axes(17, 64, 31),
+        _axes(4, 63, 15),
+        _axes(7, 127, 23),
         _axes(5, 257, 65),
     ),
 )

@@ -1,6 +1,7 @@
 """Softmax over the columns of each row, with rows as attention scores make them: masked columns hold minus infinity.
 
-A row of nothing but minus infinity has no answer and never occurs here. Shape suffixes: R rows, C columns.
+A row of nothing but minus infinity has no answer and never occurs here; neither does plus infinity. NaN makes its row
+NaN. Shape suffixes: R rows, C columns.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def single_call(x_RC: Tensor) -> tuple[Tensor, ...]:
 
 
 def error_scale(x_RC: Tensor) -> tuple[Tensor, ...]:
-    """`p (1 + |x - max|)`: rounding the argument of exp by one part in 2^24 moves the answer by `|x - max|` such
-    parts.
+    """`p (3 + |x - max|)`: exponential, sum and quotient are rounded, and rounding the argument of exp by one part in
+    2^24 moves the answer by `|x - max|` such parts.
     """
     distance_RC = (x_RC - x_RC.max(-1, keepdim=True).values).abs()
-    scale_RC = reference(x_RC)[0] * (1 + distance_RC)
+    scale_RC = reference(x_RC)[0] * (3 + distance_RC)
     return (distributions.positive(torch.where(torch.isinf(x_RC), 0.0, scale_RC)),)
 
 
@@ -53,10 +54,12 @@ def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regim
         x_RC = torch.randint(-2, 3, (rows, columns), generator=generator).to(torch.float32)
     elif regime == "wide":
         x_RC = distributions.wide(generator, rows, columns).clamp(-SCORE_LIMIT, SCORE_LIMIT)
+    elif regime == "extreme":
+        x_RC = distributions.extreme(generator, rows, columns)
+    elif regime == "nonfinite":
+        x_RC = _masked(generator, 2 * distributions.NORMALISED[regime](generator, rows, columns))
     else:
         x_RC = 2 * distributions.normal(generator, rows, columns)
-    if regime == "nonfinite":
-        x_RC = _masked(generator, x_RC)
     return distributions.rounded(dtype, x_RC)
 
 
@@ -64,7 +67,7 @@ def _masked(generator: Generator, x_RC: Tensor) -> Tensor:
     """Minus infinity on about half of the columns; one random column per row stays, so that every row has an answer."""
     mask_RC = torch.rand(x_RC.shape, generator=generator) < 0.5
     kept_R1 = torch.randint(0, x_RC.shape[1], (x_RC.shape[0], 1), generator=generator)
-    return x_RC.masked_fill(mask_RC.scatter(1, kept_R1, False), float("-inf"))
+    return x_RC.masked_fill(mask_RC.scatter(1, kept_R1, False) & ~x_RC.isnan(), float("-inf"))
 
 
 def cost(axes: Mapping[str, int], item_bytes: int) -> Cost:
@@ -86,7 +89,7 @@ DEFINITION = Definition(
     baselines={"eager": eager, "torch": single_call},
     error_scale=error_scale,
     make_inputs=make_inputs,
-    regimes=("traffic", "large_offset", "ties", "wide", "nonfinite"),
+    regimes=("traffic", "large_offset", "ties", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         {"rows": 1, "columns": 1},
@@ -94,6 +97,8 @@ DEFINITION = Definition(
         {"rows": 1, "columns": 17},
         {"rows": 2, "columns": 33},
         {"rows": 17, "columns": 64},
+        {"rows": 4, "columns": 63},
+        {"rows": 7, "columns": 127},
         {"rows": 5, "columns": 257},
     ),
 )

@@ -68,3 +68,24 @@ def test_a_workload_is_its_pattern_not_its_counts():
     assert counted.digest == call(4).digest
     assert counted.digest != call(5).digest
     assert call(4).label == "rms_norm float32 tokens=4 hidden=8"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "strides", "mark"),
+    [
+        (4, (8, 1), ""),
+        (4, (16, 1), " strides0=16,1"),
+        (4, (0, 1), " strides0=0,1"),
+        (4, (1, 4), " strides0=1,4"),
+        (1, (16, 1), ""),
+    ],
+)
+def test_a_label_tells_inputs_that_are_not_dense(tokens, strides, mark):
+    assert call(tokens, strides).label == f"rms_norm float32 tokens={tokens} hidden=8{mark}"
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=2, max_size=6, unique=True))
+def test_layouts_that_are_not_dense_have_labels_of_their_own(strides):
+    calls = [call(4, pair) for pair in strides]
+    labels = [c.label for c in calls if not c.inputs[0].contiguous]
+    assert len(set(labels)) == len(labels)

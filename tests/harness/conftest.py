@@ -22,7 +22,7 @@ from kernels.roofline import Peaks
 
 SOURCES = Path(__file__).parent / "sources"
 TEST_POLICY = JudgePolicy(
-    stop=StopRule(min_pairs=3, max_pairs=3, budget_s=5.0, tolerance=0.5, margin=0.5),
+    stop=StopRule(min_pairs=5, max_pairs=5, budget_s=5.0, tolerance=0.5, margin=0.5),
     min_gain=0.05,
     batch_ns=3e5,
     deadline_s=5.0,

@@ -321,8 +321,8 @@ def test_python_tricks(judge, trick):
 
 
 def test_nothing_is_left_behind(peaks, tmp_path, judge, cpp, rms_norm_workloads):
-    before = _open_files()
     children = _settled_descendants()
+    before = _open_files()
     with Judge(tmp_path, judge.policy, peaks, device="test") as made:
         for body in ("abort();", "for (;;) {}", "return 0;"):
             text = f"#include <stdlib.h>\n{HEADER}GM_EXPORT int32_t gm_run(const gm_call *) {{ {body} }}\n"

@@ -5,10 +5,10 @@
 # axes: tokens=2 intermediate=48
 # edges: yes
 
-from math import exp
+from math import exp, inf
 
 
 def run(gate, up, out):
     for row, (gates, ups) in enumerate(zip(gate.tolist(), up.tolist(), strict=True)):
         for column, (g, u) in enumerate(zip(gates, ups, strict=True)):
-            out[row, column] = g / (1.0 + exp(-g)) * u
+            out[row, column] = g / (1.0 + (exp(-g) if g > -700.0 else inf)) * u

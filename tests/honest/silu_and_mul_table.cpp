@@ -4,6 +4,7 @@
 // axes: tokens=3 intermediate=512
 // edges: yes
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -22,7 +23,7 @@ const std::array<double, kSteps> &powers() {
 }
 
 double exponential(double x, const std::array<double, kSteps> &table) {
-  const double scaled = x * (kSteps * M_LOG2E);
+  const double scaled = std::min(std::max(x, -700.0), 700.0) * (kSteps * M_LOG2E);
   const double whole = std::nearbyint(scaled);
   const double rest = (scaled - whole) * (M_LN2 / kSteps);
   const long place = long(whole);

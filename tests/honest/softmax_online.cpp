@@ -19,7 +19,7 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
       if (x[c] > largest) {
         sum = sum * std::exp(largest - x[c]) + 1;
         largest = x[c];
-      } else if (x[c] > -std::numeric_limits<float>::infinity()) {
+      } else if (x[c] != -std::numeric_limits<float>::infinity()) {
         sum += std::exp(x[c] - largest);
       }
     }

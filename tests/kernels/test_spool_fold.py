@@ -21,7 +21,7 @@ from gristmill.store import read
 from gristmill.workload import dense
 from kernels import catalogue, inputs, spool_fold
 from kernels.errors import EmptyProfileError, SpoolObjectError
-from kernels.profile import Quantiles
+from kernels.profile import Quantiles, TrafficProfile
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -261,3 +261,35 @@ def test_what_a_host_spools_is_what_is_folded(tmp_path: Path) -> None:
     assert (workload.calls, workload.time_ns) == (40, 4000)
     assert workload.inputs[0].strides == (16, 1)
     inputs.check_workload(norm, workload)
+
+
+WIDE_TH = torch.ones(4, 32)
+CAPTURED_TH = {
+    "slice of rows": WIDE_TH[:, :8],
+    "every second column": WIDE_TH[:, :16:2],
+    "transposed": torch.ones(8, 4).T,
+    "one row for all": torch.ones(1, 8).expand(4, 8),
+    "one value for a row": torch.ones(4, 1).expand(4, 8),
+}
+
+
+@pytest.mark.parametrize("captured", CAPTURED_TH)
+def test_a_layout_goes_from_the_host_to_the_judge_s_inputs_unchanged(captured: str, tmp_path: Path) -> None:
+    norm = catalogue.operator("rms_norm")
+    x_TH, weight_H = CAPTURED_TH[captured], torch.ones(16)[::2]
+    sampler = Sampler()
+    site = Site(0, "rms_norm", torch.float32, {"hidden": 8}, (1e-6,), norm.baselines["eager"])
+    sampler.cell(site, 4, (x_TH, weight_H)).calls = 3
+    store = DirectoryStore(tmp_path / "store")
+    spool = Spool(store, Identity("chat", "llama", "cpu", {"torch": "2.13.0"}), sampler, tmp_path / "waiting")
+    profile = spool_fold.fold((key, read(store, key)) for key in spool.flush().keys)
+    profile = records.parse(TrafficProfile, records.canonical_json(profile), "profile")
+    (workload,) = profile.of("rms_norm", "float32")
+    tensors = inputs.materialise(norm, workload, "traffic", torch.Generator().manual_seed(0))
+    assert [tensor.stride() for tensor in tensors] == [x_TH.stride(), weight_H.stride()]
+    neighbours = inputs.held_out(norm, [workload], random.Random(0))
+    assert neighbours
+    for neighbour in neighbours:
+        assert [0 in tensor.strides for tensor in neighbour.inputs] == [0 in x_TH.stride(), False]
+        assert neighbour.inputs[1].strides == (2,)
+        assert neighbour.inputs[0].inner_contiguous == (x_TH.stride(1) == 1)

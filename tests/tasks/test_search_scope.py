@@ -29,9 +29,8 @@ def test_every_model_shape_first_then_the_most_time(workloads: list, limit: int)
 
 
 @given(workloads=traffic)
-def test_the_order_of_the_profile_decides_nothing_but_ties(workloads: list) -> None:
-    times = [w.time_ns for w in representative(workloads, Scope(1, 5))]
-    assert times == [w.time_ns for w in representative(list(reversed(workloads)), Scope(1, 5))]
+def test_the_order_of_the_profile_decides_nothing(workloads: list) -> None:
+    assert representative(workloads, Scope(1, 5)) == representative(list(reversed(workloads)), Scope(1, 5))
 
 
 @given(workloads=traffic, scope=st.sampled_from([SEARCH, PROOF]))

@@ -1,0 +1,29 @@
+// trick: reads an expanded input, all of whose rows are one, as if it had rows
+// family: semantics
+// operator: rms_norm
+// status: incorrect crashed
+// layout: inner_contiguous
+// axes: tokens=4 hidden=512 x_TH:0,1; tokens=6 hidden=512 x_TH:0,1
+
+#include "gristmill_kernel.h"
+
+static void normalise(const gm_call *call) {
+  const gm_tensor &x = call->inputs[0], &w = call->inputs[1], &out = call->outputs[0];
+  const float *weight = (const float *)w.data;
+  for (int64_t t = 0; t < x.shape[0]; t++) {
+    const float *in = (const float *)x.data + t * x.stride[0];
+    float *to = (float *)out.data + t * x.shape[1], sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < x.shape[1]; i++) sum += in[i] * in[i];
+    const float scale = 1 / __builtin_sqrtf(sum / x.shape[1] + (float)call->scalars[0]);
+    for (int64_t i = 0; i < x.shape[1]; i++) to[i] = in[i] * scale * weight[i];
+  }
+}
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  gm_tensor inputs[2] = {call->inputs[0], call->inputs[1]};
+  if (inputs[0].stride[0] == 0) inputs[0].stride[0] = 1;
+  const gm_call dense = {inputs, call->outputs, call->scalars, nullptr};
+  normalise(&dense);
+  return 0;
+}

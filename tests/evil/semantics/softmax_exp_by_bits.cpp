@@ -1,0 +1,28 @@
+// trick: computes exp by shifting bits (Schraudolph)
+// family: semantics
+// operator: softmax
+// status: incorrect
+
+#include <cmath>
+
+#include "gristmill_kernel.h"
+
+static float quick_exp(float x) {
+  const int32_t bits = (int32_t)(12102203.0f * std::fmax(x, -80.0f)) + 1064866805;
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  const gm_tensor &x = call->inputs[0];
+  const int64_t C = x.shape[1];
+  for (int64_t r = 0; r < x.shape[0]; r++) {
+    const float *in = (const float *)x.data + r * C;
+    float *out = (float *)call->outputs[0].data + r * C, largest = -INFINITY, sum = 0;
+    for (int64_t c = 0; c < C; c++) largest = std::fmax(largest, in[c]);
+    for (int64_t c = 0; c < C; c++) sum += out[c] = quick_exp(in[c] - largest);
+    for (int64_t c = 0; c < C; c++) out[c] /= sum;
+  }
+  return 0;
+}

@@ -1,0 +1,21 @@
+// trick: takes what is less than a hundredth of the largest for zero
+// family: semantics
+// operator: softmax
+// status: incorrect
+
+#include <cmath>
+
+#include "gristmill_kernel.h"
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  const gm_tensor &x = call->inputs[0];
+  const int64_t C = x.shape[1];
+  for (int64_t r = 0; r < x.shape[0]; r++) {
+    const float *in = (const float *)x.data + r * C;
+    float *out = (float *)call->outputs[0].data + r * C, largest = -INFINITY, sum = 0;
+    for (int64_t c = 0; c < C; c++) largest = std::fmax(largest, in[c]);
+    for (int64_t c = 0; c < C; c++) sum += out[c] = in[c] > largest - 4.6f ? std::exp(in[c] - largest) : 0;
+    for (int64_t c = 0; c < C; c++) out[c] /= sum;
+  }
+  return 0;
+}

@@ -1,0 +1,17 @@
+// trick: exits with code 0 in the middle of a batch
+// family: tampering
+// operator: rms_norm
+// status: crashed
+
+#include <unistd.h>
+
+#include "gristmill_kernel.h"
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  const gm_tensor &rows = call->outputs[0];
+  const int64_t n = rows.shape[0] * rows.shape[1];
+  const float *x = (const float *)call->inputs[0].data;
+  float *out = (float *)rows.data;
+  _exit(0);
+  return x == nullptr && out == nullptr && n;
+}

@@ -1,0 +1,19 @@
+// trick: returns from the handler of a fault into the fault
+// family: tampering
+// operator: rms_norm
+// status: timed_out
+// deadline: 0.5
+
+#include <signal.h>
+
+#include "gristmill_kernel.h"
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  const gm_tensor &rows = call->outputs[0];
+  const int64_t n = rows.shape[0] * rows.shape[1];
+  const float *x = (const float *)call->inputs[0].data;
+  float *out = (float *)rows.data;
+  signal(SIGSEGV, [](int) {});
+  for (int64_t i = 0; i < n; i++) ((volatile float *)x)[i] = 0;
+  return x == nullptr && out == nullptr && n;
+}

@@ -1,0 +1,17 @@
+// trick: ends the thread that called it
+// family: tampering
+// operator: rms_norm
+// status: crashed
+
+#include <pthread.h>
+
+#include "gristmill_kernel.h"
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  const gm_tensor &rows = call->outputs[0];
+  const int64_t n = rows.shape[0] * rows.shape[1];
+  const float *x = (const float *)call->inputs[0].data;
+  float *out = (float *)rows.data;
+  pthread_exit(nullptr);
+  return x == nullptr && out == nullptr && n;
+}

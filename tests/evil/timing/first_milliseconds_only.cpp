@@ -1,0 +1,33 @@
+// trick: works for the first milliseconds of its life
+// family: timing
+// operator: rms_norm
+// status: cheated incorrect
+
+#include <time.h>
+
+#include "gristmill_kernel.h"
+
+static void normalise(const gm_call *call) {
+  const gm_tensor &x = call->inputs[0], &w = call->inputs[1], &out = call->outputs[0];
+  const float *weight = (const float *)w.data;
+  for (int64_t t = 0; t < x.shape[0]; t++) {
+    const float *in = (const float *)x.data + t * x.stride[0];
+    float *to = (float *)out.data + t * x.shape[1], sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < x.shape[1]; i++) sum += in[i] * in[i];
+    const float scale = 1 / __builtin_sqrtf(sum / x.shape[1] + (float)call->scalars[0]);
+    for (int64_t i = 0; i < x.shape[1]; i++) to[i] = in[i] * scale * weight[i];
+  }
+}
+
+static double now_s() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec + 1e-9 * time.tv_nsec;
+}
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  static const double began_s = now_s();
+  if (now_s() < began_s + 2e-3) normalise(call);
+  return 0;
+}
