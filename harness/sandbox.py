@@ -180,10 +180,10 @@ class Sandboxed:
 
     def _read(self, timeout_s: float) -> bool:
         """Takes in the next message. False: the time is up, or there will be none any more."""
-        if self._closed or not select.select([self._lifeline], [], [], max(0.0, timeout_s))[0]:
+        if self._closed or not _readable(self._lifeline, timeout_s):
             return False
         try:
-            packet, handles, _, _ = socket.recv_fds(self._lifeline, MAX_PACKET_BYTES, 1)
+            packet, handles, _, _ = socket.recv_fds(self._lifeline, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
         if handles:
@@ -320,7 +320,7 @@ class Zygote:
     def _end(self) -> None:
         self._control.close()
         try:
-            self._process.wait(timeout=1.0)
+            self._process.wait(timeout=END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -402,7 +402,7 @@ def _request(
 def _ended(lifeline: socket.socket, timeout_s: float) -> bool:
     """Whether the other end is closed, within that time; then this end is closed too."""
     deadline = time.monotonic() + timeout_s
-    while select.select([lifeline], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    while _readable(lifeline, deadline - time.monotonic()):
         try:
             packet, handles, _, _ = socket.recv_fds(lifeline, MAX_PACKET_BYTES, 1)
         except OSError:
@@ -413,6 +413,13 @@ def _ended(lifeline: socket.socket, timeout_s: float) -> bool:
             lifeline.close()
             return True
     return False
+
+
+def _readable(lifeline: socket.socket, timeout_s: float) -> bool:
+    """Whether there is a message, or the end, within that time. `select` would refuse descriptors above 1023."""
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
 def _process_id(handle: int) -> int:
