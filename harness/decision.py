@@ -46,7 +46,7 @@ def workload_evidence(definition: Definition, layout: Layout, paired: PairedTimi
         roofline_fraction=roofline.roofline_ns(definition, workload, peaks, rotated_bytes=rotated) / candidate_ns,
         bandwidth_gb_s=definition.cost(workload.axes, ITEM_BYTES[workload.dtype]).bytes_moved / candidate_ns,
         ratio_floor=paired.floor,
-        drift=paired.drift,
+        noise=paired.noise,
     )
 
 
