@@ -116,7 +116,7 @@ class Zygote:
             self._poll.unregister(descriptor)
 
     def _answer(self) -> bool:
-        packet, descriptors = b"", []
+        packet, descriptors = b"", list[int]()
         with contextlib.suppress(ConnectionError):  # the judge ended without hearing all that was said to it
             packet, descriptors, _, _ = socket.recv_fds(
                 self._control, MAX_PACKET_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
