@@ -87,6 +87,18 @@ DEEDS = {
     "recurses": "volatile char room[4096]; room[0] = 1; return gm_run(call) + room[0];",
 }
 
+PYTHON_PROLOGUE = "import ctypes, os, signal, sys, threading, time\nimport torch\n"
+PYTHON_DEEDS = {
+    "python: reads address 8": "ctypes.string_at(8)",
+    "python: hangs": "while True: pass",
+    "python: forks": "while True: os.system('true')",
+    "python: fills memory": "kept = [bytearray(1 << 26) for _ in range(1 << 20)]",
+    "python: exits": "os._exit(0)",
+    "python: starts threads": "[threading.Thread(target=time.sleep, args=(9,)).start() for _ in range(999)]",
+    "python: writes everywhere": "[os.write(n, b'garbage') for n in range(3, 64)]",
+    "python: closes everything": "os.closerange(0, 1024)",
+}
+
 
 @dataclass
 class Course:
@@ -128,7 +140,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     parser.add_argument("--dry-run", action="store_true", help="print, but do not write docs/figures.json")
     arguments = parser.parse_args()
-    deeds = [deed for deed in DEEDS if arguments.only in deed]
+    deeds = [deed for deed in (*DEEDS, *PYTHON_DEEDS) if arguments.only in deed]
     with tempfile.TemporaryDirectory(prefix="mill-") as folder:
         course, left = run_all(Path(folder), random.Random(arguments.seed).choices(deeds, k=arguments.count))
     print(course.table())
@@ -147,8 +159,9 @@ def run_all(folder: Path, deeds: Sequence[str]) -> tuple[Course, Census]:
     peaks = cached_peaks(folder / "peaks.json")
     policy = dataclasses.replace(screening(), deadline_s=DEADLINE_S)
     workload = inputs.workload(catalogue.operator(OPERATOR), "float32", tokens=1, hidden=64)
-    course, candidates = Course(), {deed: candidate(PROLOGUE + entry(text)) for deed, text in DEEDS.items()}
-    honest = candidate(HONEST.read_text())
+    course, candidates = Course(), {deed: cpp(PROLOGUE + entry(text)) for deed, text in DEEDS.items()}
+    candidates |= {deed: python(text) for deed, text in PYTHON_DEEDS.items()}
+    honest = cpp(HONEST.read_text())
     enumerator = Enumerator(folder / "judge")
     with Judge(folder / "judge", policy, peaks) as judge, ProgressLine(sys.stderr) as progress:
         for one in [*candidates.values(), honest]:  # all is built, loaded and warm
@@ -182,11 +195,19 @@ def entry(text: str) -> str:
     return f"GM_EXPORT int32_t gm_run(const gm_call *call) {{ (void)call; {text} }}\n"
 
 
-def candidate(text: str) -> Candidate:
+def cpp(text: str) -> Candidate:
+    return candidate(Language.CPP, "main.cpp", text)
+
+
+def python(deed: str) -> Candidate:
+    return candidate(Language.PYTHON, "main.py", f"{PYTHON_PROLOGUE}def run(*tensors):\n    {deed}\n")
+
+
+def candidate(language: Language, name: str, text: str) -> Candidate:
     return Candidate(
         operator=OPERATOR,
-        language=Language.CPP,
-        files={"main.cpp": text},
+        language=language,
+        files={name: text},
         domain=Domain(OPERATOR, "float32"),
         origin=Origin("benchmark"),
     )

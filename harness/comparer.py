@@ -1,32 +1,55 @@
 """The correctness rule. Errors are measured against float64 and allowed in proportion to the production baseline's own.
 
-An element's error is |found - expected| in units of eps(dtype) times the operator's error scale. The largest error of a
-tensor may be `factor` times the baseline's largest, and the mean `factor` times the baseline's mean, plus one unit in
-the last place of the expected value, plus `ACCUMULATOR_ROUNDINGS` of float32 at the error scale. NaN and infinities
-must stand exactly where the reference has them.
+An element's error is |found - expected| in units of eps(dtype) times the operator's error scale. Its own roundings are
+one unit in the last place of the expected value, and `ACCUMULATOR_ROUNDINGS` of float32 at the error scale.
 
-The last term is what the roundings of a float32 accumulator cost. Without it a baseline that happens to sum in many
-blocks (MKL at 4 tokens) would convict every honest dot product that sums in fewer. It is far below what a lower
-precision costs: rounding the inputs to TF32 errs by about 5000 / sqrt(K) such units in a sum of K products.
+* The largest error may be its own roundings and `factor` times the baseline's largest. Where the baseline errs by no
+  more than `ROUNDED_ONCE` of its own roundings, as one that accumulates in float32 does, the same holds in those units:
+  where sums cancel, a small answer that was rounded once has a small error, whatever the scale.
+* The mean error of a tensor, of each row and of each column may be half of `factor` times the baseline's such mean, and
+  what one rounding costs on average: a quarter of a unit in the last place, and the more the fewer elements there are.
+  One rounding looks alike everywhere, so means are sharp: a row with its neighbour's scale and weights of eight bits
+  hide below the largest error, and not below these.
+* NaN and infinities must stand exactly where the reference has them.
 
-Shape suffixes: S sets, then the tensor's own dimensions.
+The accumulator's roundings keep a baseline that happens to sum in many blocks (MKL at 4 tokens) from convicting every
+honest dot product that sums in fewer. They are far below what a lower precision costs: rounding the inputs to TF32 errs
+by about 5000 / sqrt(K) such units in a sum of K products.
+
+Shape suffixes: S sets, then the tensor's own dimensions; R rows, C columns.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from kernels.verdict import Mismatch
+from kernels.verdict import ErrorBin, Mismatch
 
 FACTOR = 4.0
 ACCUMULATOR_ROUNDINGS = 4.0
 """In units of eps(float32) times scale. Dot products of 16 interleaved sums reach 1 in one element of ten thousand."""
+ONE_ROUNDING = 0.5
+"""In units in the last place, at most: nobody needs to do better, whatever luck the baseline had."""
+ROUNDED_ONCE = 2.0
+"""Above, the largest error in such units is that of the smallest answer, and says nothing about the next one."""
+MEAN_SHARE = 0.5
+"""Of the factor, for means: they vary less between honest kernels than the largest error does."""
+MEAN_ROUNDING = 0.25
+"""Of a unit in the last place: what rounding once costs on average ..."""
+MEAN_SPREAD = 0.75
+"""... and over the root of the elements in the mean, what chance adds to it: five standard deviations. For a single
+element both make one unit.
+"""
 MAX_TEXT_DIGITS = 9
+NAMED_PLACES = 4
+"""Wrong rows and columns that a mismatch names."""
+DECADES = 6
+"""Of error over what is allowed that a histogram tells apart above 1."""
 EXPONENT_BITS = 0x7FF << 52
 """Of a float64."""
 
@@ -39,6 +62,14 @@ class ErrorFacts:
     """In units of eps times scale, over all elements of all samples."""
     mean: float
     """Likewise: the largest mean of any one sample."""
+    line: float = 0.0
+    """Likewise: the largest mean of any one row or column of a sample."""
+    places: float = math.inf
+    """The largest in units of the element's own roundings; infinite if nobody measured it."""
+
+    def scaled(self, share: float) -> ErrorFacts:
+        """A part of these errors."""
+        return ErrorFacts(share * self.largest, share * self.mean, share * self.line, share * self.places)
 
 
 @dataclass(frozen=True)
@@ -53,12 +84,18 @@ class Expected:
 
 @dataclass(frozen=True)
 class Deviation:
-    """Errors of S sets, in units of eps times scale, and what rounding alone may add, likewise: one unit in the last
-    place of the expected value and a few of a float32 accumulator.
-    """
+    """Errors of S sets, in units of eps times scale, and what rounding alone may add, likewise."""
 
     errors: Tensor
-    roundings: Tensor
+    last_places: Tensor
+    """One unit in the last place of the expected value."""
+    accumulator: float
+    """A few roundings of a float32 accumulator."""
+
+    @property
+    def roundings(self) -> Tensor:
+        """Both."""
+        return self.last_places + self.accumulator
 
 
 def deviate(found: Tensor, expected: Expected) -> Deviation:
@@ -68,12 +105,12 @@ def deviate(found: Tensor, expected: Expected) -> Deviation:
     exact = found.to(torch.float64)
     errors = (exact - expected.values).abs_().div_(unit)
     accumulator = ACCUMULATOR_ROUNDINGS * torch.finfo(torch.float32).eps / info.eps
-    roundings = _last_place(expected.values, info).div_(unit).add_(accumulator)
+    last_places = _last_place(expected.values, info).div_(unit)
     if not bool(torch.isfinite(errors).all()):
         agree = (exact == expected.values) | (torch.isnan(exact) & torch.isnan(expected.values))
         errors = torch.where(agree, 0.0, errors.nan_to_num(torch.inf, torch.inf))
-        roundings = roundings.nan_to_num(0.0, 0.0)
-    return Deviation(errors, roundings)
+        last_places = last_places.nan_to_num(0.0, 0.0)
+    return Deviation(errors, last_places, accumulator)
 
 
 @dataclass(frozen=True)
@@ -99,19 +136,35 @@ def allow(expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Allo
 
 def measure(found: Tensor, expected: Expected) -> ErrorFacts:
     """The facts of a baseline's outputs, S sets at once."""
-    errors_S = deviate(found, expected).errors.flatten(1)
-    return ErrorFacts(float(errors_S.max()), float(errors_S.mean(1).max()))
+    deviation = deviate(found, expected)
+    errors = deviation.errors
+    lines = [float(_mean(errors, kept).max()) for kept in _lines(errors)]
+    return ErrorFacts(
+        largest=float(errors.max()),
+        mean=float(_mean(errors, (0,)).max()),
+        line=max(lines, default=0.0),
+        places=float((errors / deviation.roundings).max()),
+    )
 
 
 def element_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Error over what is allowed, per element: above 1 is wrong. Infinite where NaN or infinity are misplaced."""
-    return deviation.errors / (deviation.roundings + factor * facts.largest)
+    roundings = deviation.roundings
+    allowed = roundings + factor * facts.largest
+    if facts.places <= ROUNDED_ONCE:
+        allowed = torch.minimum(allowed, roundings * (1 + factor * max(facts.places, ONE_ROUNDING)))
+    return _over(deviation.errors, allowed)
 
 
 def mean_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Mean error over what is allowed, per set: above 1 the whole tensor is too inexact."""
-    allowed_S = deviation.roundings.flatten(1).mean(1) + factor * facts.mean
-    return deviation.errors.flatten(1).mean(1) / allowed_S
+    return _mean_ratios(deviation, (0,), facts.mean, factor)
+
+
+def line_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> list[Tensor]:
+    """Likewise for each row, and for each column: `[(S, R), (S, C)]`; nothing for tensors of one row or column only."""
+    base = max(facts.line, facts.mean)
+    return [_mean_ratios(deviation, kept, base, factor) for kept in _lines(deviation.errors)]
 
 
 def compare(
@@ -119,28 +172,98 @@ def compare(
 ) -> Mismatch | None:
     """None if all S sets are right, else where the worst of them differs."""
     deviation = deviate(found, expected)
-    ratios = element_ratios(deviation, facts, factor).nan_to_num_(
-        0.0, torch.inf
-    )  # 0 / 0: nothing allowed, nothing wrong
-    worst_S = ratios.flatten(1).amax(1)
-    means_S = mean_ratios(deviation, facts, factor).nan_to_num_(0.0, torch.inf)
-    if not bool(((worst_S > 1) | (means_S > 1)).any()):
+    ratios = element_ratios(deviation, facts, factor)
+    lines = line_ratios(deviation, facts, factor)
+    worst_S = torch.stack(
+        [ratios.flatten(1).amax(1), mean_ratios(deviation, facts, factor), *(line.amax(1) for line in lines)]
+    ).amax(0)
+    if not bool((worst_S > 1).any()):
         return None
-    number = int(torch.maximum(worst_S, means_S).argmax())
-    wrong = ratios[number] > 1
-    flat_index = int(ratios[number].argmax())
-    shape = tuple(found.shape[1:])
-    return Mismatch(
-        workload=workload,
-        output=output,
-        worst_index=tuple(int(i) for i in torch.unravel_index(torch.tensor(flat_index), shape)),
-        found=_text(found[number].flatten()[flat_index].item()),
-        expected=_text(expected.values[number].flatten()[flat_index].item()),
-        error_ratio=_text(max(float(worst_S[number]), float(means_S[number]))),
-        wrong_elements=int(wrong.sum()),
-        total_elements=wrong.numel(),
-        pattern=pattern(wrong, found[number]),
+    number = int(worst_S.argmax())
+    return _mismatch(
+        Mismatch(
+            workload=workload,
+            output=output,
+            worst_index=(),
+            found="",
+            expected="",
+            error_ratio=_text(float(worst_S[number])),
+            wrong_elements=0,
+            total_elements=ratios[number].numel(),
+            pattern="all",
+            call=number,
+        ),
+        found[number],
+        expected.values[number],
+        ratios[number],
+        _wrong(ratios[number], [line[number] for line in lines]),
     )
+
+
+def _mismatch(blank: Mismatch, found: Tensor, expected: Tensor, ratios: Tensor, wrong: Tensor) -> Mismatch:
+    """One set's mismatch in full."""
+    shape = tuple(found.shape)
+    flat_index = int(ratios.masked_fill(~wrong, -1.0).argmax() if bool(wrong.any()) else ratios.argmax())
+    rows_R, columns_C = (_as_rows(wrong).any(dim) for dim in (1, 0))
+    return replace(
+        blank,
+        worst_index=tuple(int(i) for i in torch.unravel_index(torch.tensor(flat_index), shape)),
+        found=_text(found.flatten()[flat_index].item()),
+        expected=_text(expected.flatten()[flat_index].item()),
+        wrong_elements=int(wrong.sum()),
+        pattern=pattern(wrong, found),
+        rows=_first(rows_R),
+        wrong_rows=int(rows_R.sum()),
+        total_rows=rows_R.numel(),
+        columns=_first(columns_C),
+        wrong_columns=int(columns_C.sum()),
+        total_columns=columns_C.numel(),
+        magnitudes=magnitudes(wrong, expected),
+        histogram=histogram(ratios),
+    )
+
+
+def _wrong(ratios: Tensor, lines: Sequence[Tensor]) -> Tensor:
+    """Which elements of one set are to blame: the wrong ones; where there are none, those of rows or columns whose mean
+    is wrong; else none by itself.
+    """
+    wrong = ratios > 1
+    if bool(wrong.any()):
+        return wrong
+    for line, dim in zip(lines, (1, 0), strict=False):
+        if bool((line > 1).any()):
+            return (line > 1).unsqueeze(dim).expand_as(_as_rows(wrong)).reshape(wrong.shape)
+    return wrong
+
+
+def histogram(ratios: Tensor) -> tuple[ErrorBin, ...]:
+    """Elements by decade of error over what is allowed."""
+    finite = ratios[torch.isfinite(ratios)]
+    decades = finite.clamp(min=1e-12).log10().floor().clamp(-2, DECADES - 1).to(torch.int64)
+    counts = [(_decade(decade), int((decades == decade).sum())) for decade in range(-2, DECADES)]
+    counts.append(("NaN or infinity misplaced", ratios.numel() - finite.numel()))
+    return tuple(ErrorBin(label, count) for label, count in counts if count)
+
+
+def _decade(decade: int) -> str:
+    if decade == -2:
+        return "below 0.1"
+    if decade == DECADES - 1:
+        return f"{10.0**decade:g} and more"
+    return f"{10.0**decade:g} to {10.0 ** (decade + 1):g}"
+
+
+def magnitudes(wrong: Tensor, expected: Tensor) -> str:
+    """Whether the size of the expected values tells the wrong elements from the right ones: a clause, or nothing."""
+    sizes = expected.abs()
+    bad, good = sizes[wrong & torch.isfinite(sizes)], sizes[~wrong & torch.isfinite(sizes)]
+    if min(bad.numel(), good.numel()) < 2:
+        return ""
+    if bool(bad.min() > good.max()):
+        return f"only where |expected| > {float(good.max()):.3g}"
+    if bool(bad.max() < good.min()):
+        return f"only where |expected| < {float(good.min()):.3g}"
+    return ""
 
 
 def pattern(wrong: Tensor, found: Tensor) -> str:
@@ -169,7 +292,49 @@ def pattern(wrong: Tensor, found: Tensor) -> str:
 
 def merge(facts: Sequence[ErrorFacts]) -> ErrorFacts:
     """The widest of several samples' facts."""
-    return ErrorFacts(max(fact.largest for fact in facts), max(fact.mean for fact in facts))
+    return ErrorFacts(
+        max(fact.largest for fact in facts),
+        max(fact.mean for fact in facts),
+        max(fact.line for fact in facts),
+        max(fact.places for fact in facts),
+    )
+
+
+def _as_rows(tensor: Tensor) -> Tensor:
+    """One set as rows and columns: the last dimension, and all others."""
+    return tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
+
+
+def _lines(tensor: Tensor) -> list[tuple[int, ...]]:
+    """By which dimensions the S sets, seen as (S, R, C), fall into rows and into columns. A single row or column is the
+    whole tensor, and single elements are lines of their own already.
+    """
+    columns = tensor.shape[-1] if tensor.dim() > 1 else 1
+    rows = tensor[0].numel() // max(1, columns)
+    return [(0, 1), (0, 2)] if rows > 1 and columns > 1 else []
+
+
+def _mean(tensor: Tensor, kept: tuple[int, ...]) -> Tensor:
+    """Over all but the kept dimensions of (S, R, C)."""
+    if kept == (0,):
+        return tensor.flatten(1).mean(1)
+    return tensor.reshape(tensor.shape[0], -1, tensor.shape[-1]).mean(3 - sum(kept))
+
+
+def _mean_ratios(deviation: Deviation, kept: tuple[int, ...], base: float, factor: float) -> Tensor:
+    errors, last_places = _mean(deviation.errors, kept), _mean(deviation.last_places, kept)
+    averaged = deviation.errors.numel() / max(1, errors.numel())
+    rounding = MEAN_ROUNDING + MEAN_SPREAD / math.sqrt(max(1.0, averaged))
+    return _over(errors, last_places * rounding + (deviation.accumulator + MEAN_SHARE * factor * base))
+
+
+def _over(errors: Tensor, allowed: Tensor) -> Tensor:
+    """Where nothing is allowed, nothing is wrong with being exact."""
+    return (errors / allowed).nan_to_num_(0.0, torch.inf)
+
+
+def _first(wrong: Tensor) -> tuple[int, ...]:
+    return tuple(wrong.nonzero().flatten()[:NAMED_PLACES].tolist())
 
 
 def _last_place(values: Tensor, info: torch.finfo) -> Tensor:

@@ -43,10 +43,10 @@ def workload_evidence(definition: Definition, layout: Layout, paired: PairedTimi
         candidate_ns=candidate_ns,
         baseline_ns=paired.baseline_ns,
         pairs=len(paired.pairs),
-        roofline_fraction=roofline.roofline_ns(definition, workload, peaks, cached=cached) / candidate_ns,
+        roofline_fraction=roofline.roofline_ns(definition, workload, peaks, rotated_bytes=rotated) / candidate_ns,
         bandwidth_gb_s=definition.cost(workload.axes, ITEM_BYTES[workload.dtype]).bytes_moved / candidate_ns,
         ratio_floor=paired.floor,
-        drift=paired.drift,
+        noise=paired.noise,
     )
 
 

@@ -17,69 +17,34 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness import confine, scheduling
+from harness import scheduling
+from harness.confinement import MEBIBYTE, Confinement, Filter, Limits, request
 from harness.errors import HostFaultError
+
+__all__ = [
+    "MEBIBYTE",
+    "Confinement",
+    "End",
+    "Filter",
+    "Imports",
+    "Limits",
+    "Sandboxed",
+    "Zygote",
+    "signal_name",
+    "start",
+]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from harness import zygote; zygote.main()"
-SYSTEM_PATHS = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/etc/ld.so.cache", "/etc/alternatives")
-"""What a program needs of the host to be linked and loaded. Those that are links stay links."""
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 30.0
 MAX_DEPARTING = 32
 MAX_PACKET_BYTES = 4096
-MEBIBYTE = 1 << 20
 RUNNER = "harness.runner"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Resource limits of one sandboxed process and all that it starts."""
-
-    memory_bytes: int = 4096 * MEBIBYTE
-    """Address space."""
-    resident_bytes: int = 3072 * MEBIBYTE
-    """Memory that it fills itself, its /tmp included, where this host has control groups for it."""
-    cpu_s: int = 300
-    files: int = 64
-    processes: int = 128
-    """Threads included."""
-    file_bytes: int = 64 * MEBIBYTE
-    scratch_bytes: int = 64 * MEBIBYTE
-    """Size of the private /tmp, which is memory."""
-
-
-class Filter(StrEnum):
-    """Which system calls are refused, and by whom the filter is installed."""
-
-    PROGRAMS = confine.PROGRAMS
-    """For compilers: other programs may be started."""
-    KERNEL = confine.KERNEL
-    """Threads may be started, and nothing else."""
-    HANDED_OVER = confine.HANDED_OVER
-    """As `KERNEL`, installed by the program: its last argument is the number of a descriptor from which it reads an
-    array of `struct sock_filter`, or -1 where this host has no such filter."""
-
-
-@dataclass(frozen=True)
-class Confinement:
-    """What a sandboxed process may see and use."""
-
-    limits: Limits = Limits()
-    visible: tuple[tuple[str, str], ...] = ()
-    """Host paths and where they appear, read-only, besides the system's own."""
-    proc: bool = False
-    nice: int = 0
-    cwd: str = "/"
-    trusted: bool = False
-    """Our own code: no walls, only the watch that ends it with the judge."""
-    filter: Filter | None = None
-    """None means `KERNEL` for a runner and `PROGRAMS` for an argv."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +145,10 @@ class Sandboxed:
 
     def _read(self, timeout_s: float) -> bool:
         """Takes in the next message. False: the time is up, or there will be none any more."""
-        if self._closed or not select.select([self._lifeline], [], [], max(0.0, timeout_s))[0]:
+        if self._closed or not _readable(self._lifeline, timeout_s):
             return False
         try:
-            packet, handles, _, _ = socket.recv_fds(self._lifeline, MAX_PACKET_BYTES, 1)
+            packet, handles, _, _ = socket.recv_fds(self._lifeline, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
         if handles:
@@ -239,7 +204,7 @@ class Zygote:
         Raises:
             HostFaultError: no process can be started.
         """
-        spec, descriptors = _request(confinement, argv, program, keep, environment, stdout, stderr)
+        spec, descriptors = request(confinement, argv, program, keep, environment, stdout, stderr)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with self._lock:
@@ -320,7 +285,7 @@ class Zygote:
     def _end(self) -> None:
         self._control.close()
         try:
-            self._process.wait(timeout=1.0)
+            self._process.wait(timeout=END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -369,40 +334,10 @@ def start(
         raise
 
 
-def _request(
-    confinement: Confinement,
-    argv: Sequence[str] | None,
-    program: Mapping[str, Any] | None,
-    keep: Sequence[int],
-    environment: Mapping[str, str] | None,
-    stdout: int,
-    stderr: int,
-) -> tuple[dict[str, Any], list[int]]:
-    """A zygote's request, and the descriptors that go with it, besides the lifeline."""
-    kind = confinement.filter or (Filter.KERNEL if argv is None else Filter.PROGRAMS)
-    if kind is (Filter.HANDED_OVER if argv is None else Filter.KERNEL):
-        raise ValueError(f"filter {kind} does not go with {'a runner' if argv is None else 'an argv'}")
-    redirected = {number: fd for number, fd in ((1, stdout), (2, stderr)) if fd >= 0}
-    spec = {
-        "numbers": [*redirected, *keep],
-        "argv": list(argv) if argv is not None else None,
-        "program": dict(program or {}),
-        "environment": dict(environment or {}),
-        "visible": [[path, path] for path in SYSTEM_PATHS] + [list(pair) for pair in confinement.visible],
-        "proc": confinement.proc,
-        "nice": confinement.nice,
-        "trusted": confinement.trusted,
-        "cwd": confinement.cwd,
-        "filter": kind.value,
-        "limits": asdict(confinement.limits),
-    }
-    return spec, [*redirected.values(), *keep]
-
-
 def _ended(lifeline: socket.socket, timeout_s: float) -> bool:
     """Whether the other end is closed, within that time; then this end is closed too."""
     deadline = time.monotonic() + timeout_s
-    while select.select([lifeline], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    while _readable(lifeline, deadline - time.monotonic()):
         try:
             packet, handles, _, _ = socket.recv_fds(lifeline, MAX_PACKET_BYTES, 1)
         except OSError:
@@ -413,6 +348,13 @@ def _ended(lifeline: socket.socket, timeout_s: float) -> bool:
             lifeline.close()
             return True
     return False
+
+
+def _readable(lifeline: socket.socket, timeout_s: float) -> bool:
+    """Whether there is a message, or the end, within that time. `select` would refuse descriptors above 1023."""
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
 def _process_id(handle: int) -> int:

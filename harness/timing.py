@@ -12,8 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from harness import significance
+from kernels.verdict import PairNoise
 
 CONFIDENCE = 0.95
+NORMAL_SPREAD = 1.4826
+"""Standard deviation of normal samples over their median distance from the middle."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class PairedTiming:
     """Of the pairs' ratios, two in a row taken together: one with the candidate first, one with it last."""
     floor: float = 0.0
     """The ratio that is proven: the true one lies above it, with the error that `significance` shares out."""
+    spent_s: float = 0.0
+    """From the first pair to the last, with all that lay between them."""
 
     @property
     def candidate_ns(self) -> float:
@@ -61,8 +66,21 @@ class PairedTiming:
         return float(np.median([pair.baseline_ns for pair in self.pairs]))
 
     @property
-    def drift(self) -> float:
-        """By how much this host became slower from the first third of the run to the last, by the baseline's time."""
+    def noise(self) -> PairNoise:
+        """How the pairs differed."""
+        logs = np.log([pair.ratio for pair in self.pairs])
+        off = np.abs(logs - np.median(logs))
+        both = significance.in_both_orders(np.exp(logs))
+        return PairNoise(
+            variation=NORMAL_SPREAD * float(np.median(off)),
+            dependence=significance.dependence(np.log(both)),
+            spikes=float(np.mean(off > math.log(significance.SPREAD))),
+            drift=self._drift,
+            pair_s=self.spent_s / len(self.pairs),
+        )
+
+    @property
+    def _drift(self) -> float:
         third = max(1, len(self.pairs) // 3)
         parts = self.pairs[:third], self.pairs[-third:]
         first_ns, last_ns = (np.median([pair.baseline_ns for pair in part]) for part in parts)
@@ -154,7 +172,7 @@ def collect(
         if over or len(pairs) in rule.looks:
             ratio, floor = _look(pairs, rule)
             if over or rule.enough(ratio, floor):
-                return PairedTiming(tuple(pairs), ratio, floor)
+                return PairedTiming(tuple(pairs), ratio, floor, clock_s() - start_s)
 
 
 def _look(pairs: Sequence[Pair], rule: StopRule) -> tuple[Interval, float]:

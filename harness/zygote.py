@@ -5,6 +5,8 @@ zygote keeps watch. A child is process 1 of a namespace of its own, so the kerne
 ends. The zygote ends it when its lifeline closes, which the judge's death does too, however it died; and the kernel
 ends it when the zygote dies.
 
+Closing its control socket ends it with all its children, which is how it goes with the judge.
+
 A request is one packet on the control socket: a JSON object with the descriptors that go with it, the lifeline first.
 Answers on the lifeline, one packet each: `{"pid": N}` with a handle on the process, `{"isolation": [...]}` or
 `{"error": "..."}`, then `{"exit": N}` or `{"signal": N}`.
@@ -85,7 +87,7 @@ class Zygote:
         """By both descriptors that tell of a child."""
 
     def serve(self) -> None:
-        """Returns when the control socket is closed and no child is left."""
+        """Returns when the control socket is closed; then no child is left."""
         try:
             self._serve()
         finally:
@@ -114,9 +116,15 @@ class Zygote:
             self._poll.unregister(descriptor)
 
     def _answer(self) -> bool:
-        packet, descriptors, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, MAX_DESCRIPTORS)
+        packet, descriptors = b"", list[int]()
+        with contextlib.suppress(ConnectionError):  # the judge ended without hearing all that was said to it
+            packet, descriptors, _, _ = socket.recv_fds(
+                self._control, MAX_PACKET_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
         if not packet:
             self._poll.unregister(self._control)
+            for child in self._children.values():
+                child.kill()
             return False
         lifeline = socket.socket(fileno=descriptors[0])
         spec = json.loads(packet)
@@ -163,8 +171,8 @@ class Zygote:
                 finally:
                     os._exit(1)
         finally:
-            if apart:
-                confine.check(confine.libc.setns(self._namespace, 0), "setns")
+            if apart and confine.libc.setns(self._namespace, 0):
+                raise RuntimeError("cannot return to the process namespace")  # ends the zygote, and so all its children
         return pid
 
     def _become(self, spec: dict[str, Any], active: list[str], lifeline: socket.socket) -> None:

@@ -6,19 +6,21 @@ Two answers, for two uses. `roofline_ns` is the honest estimate from what torch 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from gristmill import durable_file, records
 from gristmill.errors import MalformedRecordError
-from gristmill.hardware import CPUINFO, Hardware, local_cpu
+from gristmill.hardware import Hardware, local_cpu
 from gristmill.workload import ITEM_BYTES, Workload
+from kernels import peak_measurement
 from kernels.definition import Definition
 from kernels.layouts import distinct_bytes
+from kernels.processor import Cache, caches, local_clock_ghz
 
 CEILING_MARGIN = 1.5
 """What a floor allows above the architectural ceilings: a clock that boosts beyond what cpuinfo states."""
@@ -27,10 +29,9 @@ MEMORY_MARGIN = 3.0
 processes, torch may not saturate it, and a cache may serve some reads although the inputs rotate. Rotate over four
 times the last level. A cheat that skips the work is faster by far more.
 """
-SCHEMA_VERSION = 1
-CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
-FALLBACK_CLOCK_GHZ = 4.0
-"""Where cpuinfo states no clock (Arm)."""
+SCHEMA_VERSION = 2
+KEPT_FOR = timedelta(weeks=4)
+"""Then peaks are measured anew: firmware, memory and neighbours change."""
 VECTOR_BYTES = {"avx512f": 64, "sve": 64, "avx2": 32, "asimd": 32}
 """Bytes of the widest vector register by CPU flag, widest first; Arm's counts double: it comes on four ports."""
 FMA_PORTS = 2
@@ -39,12 +40,6 @@ LOAD_PORTS = 3
 """Vector loads, likewise."""
 MATRIX_GAIN = {"amx_bf16": 16, "avx512_bf16": 2, "asimd": 4}
 """Multiply-adds in bfloat16 per one in float32, by CPU flag; Arm's matrix extension has no flag in our list."""
-
-STREAM_BYTES = 256 << 20
-CACHE_RESIDENT_BYTES = 256 << 10
-GEMM_SIZE = 768
-MEASUREMENT_S = 0.25
-"""Time spent on each of the measurements."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,7 @@ class Peaks:
     memory_bandwidth_gb_s: float
     """Measured: best of reading, copying and filling a buffer that no cache holds."""
     cache_bandwidth_gb_s: float
-    """Measured: reading a buffer that the private caches hold."""
+    """Measured: reading what the private caches hold."""
     cache_ceiling_gb_s: float
     """Every core loading full vectors on every port in every cycle."""
     gflops: dict[str, float]
@@ -70,14 +65,39 @@ class Peaks:
     """Of one core."""
     l3_bytes: int
     """Last level, shared."""
+    shared_cache_gb_s: float = 0.0
+    """Measured: reading what the last level holds; 0 where there is none."""
+    caches: tuple[Cache, ...] = ()
+    """All levels, innermost first."""
+    vector_bytes: int = 0
+    """Of the widest vector register."""
+    measured_at: str = ""
+    """When, in UTC; empty peaks were not measured, and do not expire."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of what measured them."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
-def roofline_ns(definition: Definition, workload: Workload, peaks: Peaks, *, cached: bool = False) -> float:
-    """Estimated best time of one call: the longer of computing at peak and moving the bytes at peak bandwidth."""
+def roofline_ns(definition: Definition, workload: Workload, peaks: Peaks, *, rotated_bytes: int | None = None) -> float:
+    """Estimated best time of one call: the longer of computing at peak and moving the bytes at peak bandwidth.
+
+    Args:
+        rotated_bytes: over how much memory the inputs of calls in a row rotate, which says what of them the caches
+            still hold; if not given, nothing.
+    """
     read, written, flops = _demand(definition, workload)
-    bandwidth = peaks.cache_bandwidth_gb_s if cached else peaks.memory_bandwidth_gb_s
+    bandwidth = peaks.memory_bandwidth_gb_s if rotated_bytes is None else reachable_gb_s(peaks, rotated_bytes)
     return max(flops / peaks.gflops[workload.dtype], (read + written) / bandwidth)
+
+
+def reachable_gb_s(peaks: Peaks, rotated_bytes: int) -> float:
+    """Bandwidth of reading that much again and again: of the level that holds it, or of what the last level and memory
+    give together."""
+    if rotated_bytes <= peaks.l2_bytes * peaks.cores:
+        return max(peaks.cache_bandwidth_gb_s, peaks.memory_bandwidth_gb_s)
+    shared = max(peaks.shared_cache_gb_s or peaks.cache_bandwidth_gb_s, peaks.memory_bandwidth_gb_s)
+    held = min(1.0, peaks.l3_bytes / rotated_bytes)
+    return 1 / (held / shared + (1 - held) / peaks.memory_bandwidth_gb_s)
 
 
 def floor_ns(definition: Definition, workload: Workload, peaks: Peaks, *, cached: bool) -> float:
@@ -103,41 +123,79 @@ def _demand(definition: Definition, workload: Workload) -> tuple[int, int, int]:
 
 
 def cached_peaks(path: Path) -> Peaks:
-    """The peaks kept in that file; measured (and kept) when the file is missing, unreadable or from other hardware.
-
-    The file appears by rename, so that a killed process leaves the old one or none.
+    """The peaks kept in that file; measured (and kept) when the file is missing, unreadable, expired, or from other
+    hardware. The file appears by rename, so that a killed process leaves the old one or none.
     """
+    return kept_peaks(path) or keep_peaks(path, measure_peaks())
+
+
+def kept_peaks(path: Path, now: datetime | None = None) -> Peaks | None:
+    """The peaks in that file, if they are this machine's and not too old."""
     hardware = local_cpu()
     try:
         kept = records.parse(Peaks, path.read_bytes(), str(path))
-    except (FileNotFoundError, MalformedRecordError):
-        kept = None
-    if kept and (kept.hardware, kept.cores, kept.schema_version) == (hardware.key, hardware.cores, SCHEMA_VERSION):
-        return kept
-    peaks = measure_peaks()
+        measured_at = datetime.fromisoformat(kept.measured_at) if kept.measured_at else None
+    except (FileNotFoundError, MalformedRecordError, ValueError):
+        return None
+    ours = (kept.hardware, kept.cores, kept.schema_version) == (hardware.key, hardware.cores, SCHEMA_VERSION)
+    fresh = measured_at is None or measured_at + KEPT_FOR > (now or datetime.now(UTC))
+    return kept if ours and fresh else None
+
+
+def keep_peaks(path: Path, measured: Peaks) -> Peaks:
+    """Writes these peaks, or, for each rate, the best of these and the kept ones: a busy host only ever hides some."""
+    kept = kept_peaks(path)
+    peaks = measured if kept is None else best_of(kept, measured)
     path.parent.mkdir(parents=True, exist_ok=True)
     durable_file.write(path, records.canonical_json(peaks))
     return peaks
 
 
+def best_of(earlier: Peaks, later: Peaks) -> Peaks:
+    """The later facts with the better of each measured rate."""
+    return replace(
+        later,
+        memory_bandwidth_gb_s=max(earlier.memory_bandwidth_gb_s, later.memory_bandwidth_gb_s),
+        cache_bandwidth_gb_s=max(earlier.cache_bandwidth_gb_s, later.cache_bandwidth_gb_s),
+        shared_cache_gb_s=max(earlier.shared_cache_gb_s, later.shared_cache_gb_s),
+        cache_ceiling_gb_s=max(earlier.cache_ceiling_gb_s, later.cache_ceiling_gb_s),
+        gflops=_best_rates(earlier.gflops, later.gflops),
+        gflops_ceiling=_best_rates(earlier.gflops_ceiling, later.gflops_ceiling),
+    )
+
+
+def _best_rates(earlier: Mapping[str, float], later: Mapping[str, float]) -> dict[str, float]:
+    return {dtype: max(earlier.get(dtype, 0.0), later.get(dtype, 0.0)) for dtype in {**earlier, **later}}
+
+
 def measure_peaks() -> Peaks:
-    """Measures this machine with torch's own kernels; about two seconds. Sets no thread count: it takes torch's."""
-    hardware = local_cpu()
-    measured = _measure_gflops()
-    ceilings = ceiling_gflops(hardware, clock_ghz(_cpuinfo()))
-    sizes = cache_sizes(CACHE_ROOT)
-    cache_bandwidth = _measure_cache_bandwidth()
+    """Measures this machine; some seconds, longer on a busy one. Sets no thread count for good: it takes torch's."""
+    hardware, clock = local_cpu(), local_clock_ghz()
+    levels = caches()
+    sizes = {cache.level: cache.size_bytes for cache in levels}
+    measured = peak_measurement.gflops()
+    ceilings = ceiling_gflops(hardware, clock)
+    private = peak_measurement.private_cache_gb_s()
+    last_bytes = sizes.get(3, 0)
+    beyond_private = 4 * hardware.cores * sizes.get(2, 0)
     return Peaks(
         hardware=hardware.key,
         cores=hardware.cores,
-        memory_bandwidth_gb_s=_measure_memory_bandwidth(),
-        cache_bandwidth_gb_s=cache_bandwidth,
-        cache_ceiling_gb_s=max(cache_bandwidth, ceiling_cache_gb_s(hardware, clock_ghz(_cpuinfo()))),
+        memory_bandwidth_gb_s=peak_measurement.memory_gb_s(),
+        cache_bandwidth_gb_s=private,
+        cache_ceiling_gb_s=max(private, ceiling_cache_gb_s(hardware, clock)),
         gflops=measured,
         gflops_ceiling={dtype: max(measured[dtype], ceilings[dtype]) for dtype in measured},
         l1_bytes=sizes.get(1, 0),
         l2_bytes=sizes.get(2, 0),
-        l3_bytes=sizes.get(3, 0),
+        l3_bytes=last_bytes,
+        shared_cache_gb_s=peak_measurement.shared_cache_gb_s(min(beyond_private, last_bytes // 2))
+        if last_bytes
+        else 0.0,
+        caches=levels,
+        vector_bytes=_vector_bytes(hardware),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={"python": platform.python_version(), "torch": version("torch"), "kernel": platform.release()},
     )
 
 
@@ -155,75 +213,3 @@ def ceiling_cache_gb_s(hardware: Hardware, clock: float) -> float:
 
 def _vector_bytes(hardware: Hardware) -> int:
     return next((width for flag, width in VECTOR_BYTES.items() if flag in hardware.vector_flags), 16)
-
-
-def clock_ghz(cpuinfo: str) -> float:
-    """The fastest clock that a Linux `cpuinfo` text states."""
-    stated = [line.partition(":")[2] for line in cpuinfo.splitlines() if line.startswith("cpu MHz")]
-    return max((float(text) / 1000 for text in stated), default=FALLBACK_CLOCK_GHZ)
-
-
-def cache_sizes(root: Path) -> dict[int, int]:
-    """Bytes by cache level, data and unified caches only, from sysfs."""
-    sizes: dict[int, int] = {}
-    for index in sorted(root.glob("index*")):
-        facts = {name: (index / name).read_text().strip() for name in ("level", "type", "size")}
-        if facts["type"] != "Instruction":
-            unit = {"K": 1 << 10, "M": 1 << 20}.get(facts["size"][-1:], 1)
-            sizes[int(facts["level"])] = int(facts["size"].rstrip("KM")) * unit
-    return sizes
-
-
-def _cpuinfo() -> str:
-    return CPUINFO.read_text() if CPUINFO.exists() else ""
-
-
-def _measure_memory_bandwidth() -> float:
-    import torch
-
-    source = torch.ones(STREAM_BYTES // 8)
-    target = torch.empty_like(source)
-    size_bytes = source.numel() * source.element_size()
-    streams: Mapping[str, tuple[Callable[[], Any], int]] = {
-        "read": (source.sum, size_bytes),
-        "copy": (lambda: target.copy_(source), 2 * size_bytes),
-        "fill": (lambda: target.fill_(1.0), size_bytes),
-    }
-    threads = torch.get_num_threads()
-    try:
-        # One thread as well: on a busy host many threads wait for one another, and one core nearly fills the bus.
-        torch.set_num_threads(1)
-        alone = size_bytes / _best_ns(source.sum)
-    finally:
-        torch.set_num_threads(threads)
-    return max(alone, *(moved / _best_ns(call) for call, moved in streams.values()))
-
-
-def _measure_cache_bandwidth() -> float:
-    """Sums over a buffer that is expanded to be read many times: one call of torch, no start-up cost per pass."""
-    import torch
-
-    resident = torch.ones(CACHE_RESIDENT_BYTES // 4)
-    repeated = resident.expand(256, -1)
-    return repeated.numel() * resident.element_size() / _best_ns(repeated.sum)
-
-
-def _measure_gflops() -> dict[str, float]:
-    import torch
-
-    rates = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        square = torch.ones(GEMM_SIZE, GEMM_SIZE, dtype=dtype)
-        rates[str(dtype).removeprefix("torch.")] = 2 * GEMM_SIZE**3 / _best_ns(partial(torch.mm, square, square))
-    return rates
-
-
-def _best_ns(call: Callable[[], Any]) -> int:
-    """The shortest of as many calls as fit into the measurement's time, at least three."""
-    times: list[int] = []
-    deadline = time.perf_counter_ns() + int(MEASUREMENT_S * 1e9)
-    while len(times) < 3 or time.perf_counter_ns() < deadline:
-        start = time.perf_counter_ns()
-        call()
-        times.append(time.perf_counter_ns() - start)
-    return max(1, min(times))

@@ -123,6 +123,22 @@ class ObjectReport:
 
 
 @dataclass(frozen=True)
+class PairNoise:
+    """How pairs of one workload differed from one another: what the ratio's interval had to be made from."""
+
+    variation: float
+    """Robust standard deviation of the ratios' logarithms: 0.05 means that a pair is off by some 5 %."""
+    dependence: float
+    """How much wider the ratio is than it would be if pairs were independent of one another, as a variance."""
+    spikes: float
+    """Share of pairs that are off by a factor of 1.5 and more."""
+    drift: float
+    """By how much the baseline's time grew from the first third of the run to the last, as a share."""
+    pair_s: float
+    """Seconds that a pair took, with all that the judge does around it."""
+
+
+@dataclass(frozen=True)
 class WorkloadTiming:
     """Paired timing of a candidate and its baseline on one workload. Ratios are baseline time over candidate time."""
 
@@ -142,8 +158,7 @@ class WorkloadTiming:
     """Bytes of the cost model over the candidate's time."""
     ratio_floor: float = 0.0
     """The ratio that is proven: however often and on however many workloads one looks, the true one lies above it."""
-    drift: float = 0.0
-    """By how much the baseline's time grew over the run, as a share: a host that changed while it measured."""
+    noise: PairNoise | None = None
 
 
 @dataclass(frozen=True)

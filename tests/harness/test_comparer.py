@@ -1,9 +1,6 @@
-"""The comparer by itself, and mutants of it that its tests must tell apart."""
+"""The comparer by itself; `test_comparer_mutants.py` changes it everywhere."""
 
 from __future__ import annotations
-
-import inspect
-import types
 
 import pytest
 import torch
@@ -26,7 +23,7 @@ def compare(module, found, wanted, facts=FACTS):
 
 
 def behaviour(module) -> list[object]:
-    """What a comparer says about a row of telling cases; mutants must differ from the original in at least one."""
+    """What a comparer says about a row of telling cases."""
     values = [1.0, 2.0, -3.0, 0.5, 8.0, 5.0, 7.0, 6.0]
     ulp = torch.finfo(torch.float32).eps
     near = expected(values)
@@ -50,41 +47,9 @@ def behaviour(module) -> list[object]:
 
 TRUTH = [True, True, False, False, False, True, False, True, False, True, False, False, True]
 
-MUTATIONS = {
-    "no absolute value": (".abs_().div_(unit)", ".div_(unit)"),
-    "no mean": ("((worst_S > 1) | (means_S > 1)).any()", "(worst_S > 1).any()"),
-    "no maximum": ("((worst_S > 1) | (means_S > 1)).any()", "(means_S > 1).any()"),
-    "either is enough": ("((worst_S > 1) | (means_S > 1)).any()", "((worst_S > 1) & (means_S > 1)).any()"),
-    "NaN agrees with anything": ("torch.isnan(exact) & torch.isnan(expected.values)", "torch.isnan(exact)"),
-    "NaN never agrees": ("| (torch.isnan(exact) & torch.isnan(expected.values))", ""),
-    "infinite errors vanish": (
-        "torch.where(agree, 0.0, errors.nan_to_num(torch.inf, torch.inf))",
-        "torch.where(agree, 0.0, errors.nan_to_num(0.0, 0.0))",
-    ),
-    "everything nonfinite agrees": ("torch.where(agree, 0.0,", "torch.where(~torch.isfinite(expected.values), 0.0,"),
-    "no last place": (
-        "deviation.errors / (deviation.roundings + factor * facts.largest)",
-        "deviation.errors / (0.5 * deviation.roundings + 0.5 * factor * facts.largest)",
-    ),
-    "twice the factor": ("+ factor * facts.largest", "+ 2 * factor * facts.largest"),
-    "twice the mean": ("+ factor * facts.mean", "+ 4 * factor * facts.mean"),
-    "absolute errors only": ("expected.scale * info.eps", "torch.ones_like(expected.scale) * 0.1"),
-}
-
 
 def test_the_comparer_says_the_truth():
     assert behaviour(comparer) == TRUTH
-
-
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_mutants_are_told_apart(name):
-    old, new = MUTATIONS[name]
-    text = inspect.getsource(comparer)
-    assert old in text, "the mutation no longer applies: write it anew"
-    mutant = types.ModuleType("mutant")
-    mutant.__dict__["__name__"] = comparer.__name__
-    exec(compile(text.replace(old, new), "mutant", "exec"), mutant.__dict__)
-    assert behaviour(mutant) != TRUTH
 
 
 def test_a_mismatch_says_where_and_how_much():

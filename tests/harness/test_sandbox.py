@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -264,6 +265,37 @@ def test_a_zygote_that_died_is_started_again():
             (victim,) = set(_children(os.getpid())) - others
             os.kill(victim, signal.SIGKILL)
             assert _eventually(lambda victim=victim: _state(victim) == "Z")
+
+
+def test_a_zygote_ends_with_all_that_was_not_closed():
+    marker = f"86395.{os.getpid()}"
+    with sandbox.Zygote(environment=ENVIRONMENT) as zygote:
+        process = zygote.start(Confinement(), argv=("/bin/sleep", marker))
+        process.wait_ready()
+        folders = _folders(zygote.process_id)
+    assert not _running(marker) and not any(Path(folder).exists() for folder in folders)
+    assert process.wait(1.0) == End(signal_number=signal.SIGKILL)
+    process.close()
+
+
+def test_descriptors_may_have_high_numbers(zygote):
+    """Higher than `select` can wait for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this host allows few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    reader, writer = os.pipe()
+    others = [os.dup(reader) for _ in range(1100)]
+    process = zygote.start(Confinement(), argv=("/bin/echo", "text"), stdout=writer, keep=(others[-1],))
+    process.wait_ready()
+    end = process.wait(10.0)
+    process.close()
+    assert zygote.settle()
+    said = os.read(reader, 100)
+    for descriptor in (*others, reader, writer):
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (end, said) == (End(exit_code=0), b"text\n")
 
 
 def test_a_zygote_that_cannot_serve_says_why():

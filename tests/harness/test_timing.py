@@ -149,9 +149,22 @@ def test_drift_is_reported_and_cancels_in_the_ratio():
     slow = [1.0 + 0.01 * step for step in range(60)]
     pairs = tuple(Pair(100 * factor, 150 * factor) for factor in slow)
     timed = PairedTiming(pairs, bootstrap([pair.ratio for pair in pairs]))
-    assert timed.drift == pytest.approx(0.365, abs=0.01)
+    assert timed.noise.drift == pytest.approx(0.365, abs=0.01)
     assert timed.ratio.low == pytest.approx(1.5) == timed.ratio.high
-    assert PairedTiming(pairs[:1], Interval(1.0, 1.0, 1.0)).drift == 0
+    assert PairedTiming(pairs[:1], Interval(1.0, 1.0, 1.0)).noise.drift == 0
+
+
+def test_noise_is_told_as_it_was_made():
+    timed = run(StopRule(400, 400, 1e9, 0.0, 1.0), 1.0, 0.1)
+    noise = timed.noise
+    assert noise.variation == pytest.approx(0.1, rel=0.25) and noise.spikes < 0.01
+    assert 1 <= noise.dependence < 1.8
+    assert noise.pair_s == pytest.approx(0.005, rel=0.02)
+    spiked = tuple(
+        Pair(pair.candidate_ns * (3 if index % 10 == 0 else 1), pair.baseline_ns)
+        for index, pair in enumerate(timed.pairs)
+    )
+    assert PairedTiming(spiked, timed.ratio).noise.spikes == pytest.approx(0.1, abs=0.01)
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,17 @@ def test_few_tokens_are_bound_by_the_weights_and_many_by_arithmetic() -> None:
     assert roofline_ns(LINEAR, many, PEAKS) == pytest.approx(2 * 4096 * 1024 * 1024 / 100.0)
 
 
+def test_what_the_caches_hold_comes_from_the_caches() -> None:
+    """Private caches, then the last level, then a mixture that nears the memory's bandwidth as the rotation grows."""
+    peaks = dataclasses.replace(PEAKS, shared_cache_gb_s=50.0)
+    reach = [roofline.reachable_gb_s(peaks, mebibytes << 20) for mebibytes in (1, 2, 3, 32, 64, 96, 4096)]
+    assert reach[:4] == [100.0, 100.0, 50.0, 50.0]
+    assert reach[4] == pytest.approx(1 / (0.5 / 50 + 0.5 / 20))
+    assert reach == sorted(reach, reverse=True) and reach[-1] == pytest.approx(20.0, rel=0.01)
+    no_cache = dataclasses.replace(peaks, l2_bytes=0, l3_bytes=0)
+    assert roofline.reachable_gb_s(no_cache, 1 << 20) == 20.0
+
+
 def test_half_the_bytes_take_half_the_time() -> None:
     wide, narrow = (
         inputs.workload(LINEAR, dtype, tokens=1, in_features=1024, out_features=1024)
@@ -51,7 +63,8 @@ def test_a_floor_lies_below_the_estimate(extent: int, name: str, dtype: str, cac
     axes = {axis: 64 if axis in definition.constant_axes else extent for axis in definition.axes}
     workload = inputs.workload(definition, dtype, **axes)
     floor = floor_ns(definition, workload, PEAKS, cached=cached)
-    assert 0 < floor < roofline_ns(definition, workload, PEAKS, cached=cached)
+    rotated_bytes = 1 << 20 if cached else None
+    assert 0 < floor < roofline_ns(definition, workload, PEAKS, rotated_bytes=rotated_bytes)
     assert floor <= floor_ns(definition, workload, PEAKS, cached=False)
 
 
@@ -86,6 +99,8 @@ def test_this_machine_has_plausible_peaks(peaks: Peaks) -> None:
     assert peaks.cache_ceiling_gb_s >= peaks.cache_bandwidth_gb_s > 0
     assert all(peaks.gflops_ceiling[dtype] >= peaks.gflops[dtype] > 0 for dtype in ("float32", "bfloat16"))
     assert records.parse(Peaks, records.canonical_json(peaks)) == peaks
+    assert peaks.versions["torch"] and datetime.fromisoformat(peaks.measured_at).tzinfo
+    assert peaks.cache_bandwidth_gb_s > peaks.memory_bandwidth_gb_s
 
 
 def test_no_baseline_of_the_engine_beats_the_floor(peaks: Peaks) -> None:
@@ -135,7 +150,7 @@ def test_peaks_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert [p.name for p in path.parent.iterdir()] == ["peaks.json"]
 
 
-@pytest.mark.parametrize("spoil", ["garbage", "other hardware", "other cores", "older schema"])
+@pytest.mark.parametrize("spoil", ["garbage", "other hardware", "other cores", "older schema", "expired", "undatable"])
 def test_peaks_of_another_machine_or_form_are_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
@@ -144,6 +159,8 @@ def test_peaks_of_another_machine_or_form_are_measured_again(
         "garbage": b"{",
         "other hardware": records.canonical_json(dataclasses.replace(ours, hardware="riscv")),
         "other cores": records.canonical_json(dataclasses.replace(ours, cores=ours.cores + 1)),
+        "expired": records.canonical_json(dataclasses.replace(ours, measured_at="2020-01-01T00:00:00+00:00")),
+        "undatable": records.canonical_json(dataclasses.replace(ours, measured_at="yesterday")),
         "older schema": records.canonical_json(dataclasses.replace(ours, schema_version=0)),
     }[spoil]
     path = tmp_path / "peaks.json"
@@ -151,6 +168,30 @@ def test_peaks_of_another_machine_or_form_are_measured_again(
     monkeypatch.setattr(roofline, "measure_peaks", lambda: ours)
     assert roofline.cached_peaks(path) == ours
     assert records.parse(Peaks, path.read_bytes()) == ours
+
+
+rates = st.floats(0.1, 1e4)
+
+
+@given(rates, rates, rates, rates)
+def test_kept_rates_only_ever_rise(a: float, b: float, c: float, d: float) -> None:
+    earlier = dataclasses.replace(PEAKS, memory_bandwidth_gb_s=a, shared_cache_gb_s=b, gflops={"float32": a})
+    later = dataclasses.replace(PEAKS, memory_bandwidth_gb_s=c, shared_cache_gb_s=d, gflops={"float32": c}, l1_bytes=7)
+    best = roofline.best_of(earlier, later)
+    assert (best.memory_bandwidth_gb_s, best.shared_cache_gb_s) == (max(a, c), max(b, d))
+    assert best.gflops == {"float32": max(a, c)} and best.l1_bytes == 7
+    assert roofline.best_of(best, earlier).gflops == best.gflops
+
+
+def test_a_measurement_among_busy_neighbours_does_not_lower_what_is_kept(tmp_path: Path) -> None:
+    ours = dataclasses.replace(PEAKS, hardware=local_cpu().key, cores=local_cpu().cores)
+    path = tmp_path / "peaks.json"
+    roofline.keep_peaks(path, ours)
+    low = dataclasses.replace(ours, memory_bandwidth_gb_s=3.0, gflops={"float32": 500.0, "bfloat16": 1.0})
+    roofline.keep_peaks(path, low)
+    kept = roofline.cached_peaks(path)
+    assert kept.memory_bandwidth_gb_s == ours.memory_bandwidth_gb_s
+    assert kept.gflops == {"float32": 500.0, "bfloat16": ours.gflops["bfloat16"]}
 
 
 def test_a_failed_write_leaves_the_old_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,26 +209,9 @@ def test_a_failed_write_leaves_the_old_peaks(tmp_path: Path, monkeypatch: pytest
     assert [p.name for p in tmp_path.iterdir()] == ["peaks.json"]
 
 
-def test_cache_sizes_come_from_sysfs(tmp_path: Path) -> None:
-    for index, (level, kind, size) in enumerate(
-        [(1, "Data", "32K"), (1, "Instruction", "64K"), (2, "Unified", "1024K"), (3, "Unified", "32M")]
-    ):
-        folder = tmp_path / f"index{index}"
-        folder.mkdir()
-        for name, value in (("level", level), ("type", kind), ("size", size)):
-            (folder / name).write_text(f"{value}\n")
-    assert roofline.cache_sizes(tmp_path) == {1: 32 << 10, 2: 1 << 20, 3: 32 << 20}
-    assert roofline.cache_sizes(tmp_path / "absent") == {}
-
-
 def test_ceilings_follow_the_vector_width() -> None:
     wide = describe_cpu("flags : avx2 fma avx512f avx512_bf16", "x86_64", 2)
     narrow = describe_cpu("flags : avx2 fma", "x86_64", 2)
     assert roofline.ceiling_gflops(wide, 3.0) == {"float32": 2 * 3.0 * 64, "bfloat16": 2 * 3.0 * 128}
     assert roofline.ceiling_gflops(narrow, 3.0) == {"float32": 2 * 3.0 * 32, "bfloat16": 2 * 3.0 * 32}
     assert roofline.ceiling_cache_gb_s(wide, 3.0) == 2 * 3.0 * 192
-
-
-def test_the_fastest_stated_clock_counts() -> None:
-    assert roofline.clock_ghz("cpu MHz\t\t: 2500.0\n\ncpu MHz\t\t: 3100.5\n") == pytest.approx(3.1005)
-    assert roofline.clock_ghz("") == roofline.FALLBACK_CLOCK_GHZ
