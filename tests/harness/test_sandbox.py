@@ -483,7 +483,10 @@ def test_torch_works_in_a_fork():
 
 def _folders(watch: int) -> list[str]:
     """The control group folders that a zygote holds locked."""
-    links = [str(link.readlink()) for link in Path(f"/proc/{watch}/fd").iterdir()]
+    links = []
+    for entry in Path(f"/proc/{watch}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it may be at work
+            links.append(str(entry.readlink()))
     return [link for link in links if "/gristmill-" in link]
 
 
