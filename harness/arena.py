@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload, dense
 from harness import runner
-from harness.draws import Yardstick
+from harness.draws import Answer
 from harness.errors import HostFaultError
 from harness.native import InputTensor, Native, OutputTensor, Words
 from kernels.definition import Definition, Role
@@ -82,6 +82,7 @@ class SharedFile:
 
     def scrub(self, kept_bytes: int) -> None:
         """Overwrites the first bytes, and gives back all memory behind them, so that nothing written is left."""
+        kept_bytes = -(-kept_bytes // PAGE) * PAGE
         self.memory.madvise(mmap.MADV_REMOVE, kept_bytes, CAPACITY_BYTES - kept_bytes)
         ctypes.memset(self.address, 0, kept_bytes)
 
@@ -209,23 +210,13 @@ class InputArena:
             bases[0].numel(),
         )
 
-    def fill(
-        self,
-        cell: InputTensor,
-        numbers: Numbers,
-        heads: NDArray[np.int64],
-        tails: NDArray[np.int64],
-        cuts: NDArray[np.int64],
-    ) -> None:
-        """Set `numbers[n]` gets the first `cuts[n]` elements of base draw `heads[n]`, and the rest of `tails[n]`."""
-        self._arena.fill(
-            ctypes.byref(cell),
-            numbers.ctypes.data,
-            len(numbers),
-            heads.ctypes.data,
-            tails.ctypes.data,
-            cuts.ctypes.data,
-        )
+    def fill(self, cell: InputTensor, numbers: Numbers, cases: NDArray[np.int64]) -> None:
+        """Set `numbers[n]` becomes base draw `cases[n]`."""
+        self._arena.fill(ctypes.byref(cell), numbers.ctypes.data, len(numbers), cases.ctypes.data)
+
+    def renew(self, cell: InputTensor, numbers: Numbers, state: ctypes.c_uint64) -> None:
+        """Every value of those sets becomes a new one: a base draw's, times a random number around one."""
+        self._arena.renew(ctypes.byref(cell), numbers.ctypes.data, len(numbers), ctypes.byref(state))
 
     def change(self, cell: InputTensor, numbers: Numbers, changes: int, most_rows: int, state: ctypes.c_uint64) -> None:
         """In those sets, each row (at most so many) gets other draws' values at a few random places."""
@@ -276,18 +267,21 @@ class OutputArena:
             seen.append((left, spilled))
         return seen
 
-    def accepts(self, index: int, number: int, yardstick: Yardstick, case: int) -> bool:
+    def accepts(self, index: int, number: int, answer: Answer, case: int) -> bool:
         """Whether that output of that set is surely right for that base draw; if not, the comparer has to look."""
         tensor = self.tensors[index]
+        lines = (answer.row_limits, answer.column_limits)
         return bool(
             self._arena.accept(
                 tensor.data_ptr() + number * self._cells[index].pitch,
-                self.sizes[index],
+                answer.rows,
+                answer.columns,
                 self._cells[index].item_bytes,
-                yardstick.exact[case].data_ptr(),
-                yardstick.limit[case].data_ptr(),
-                yardstick.per_unit[case].data_ptr(),
-                yardstick.mean_limits[case],
+                answer.exact[case].data_ptr(),
+                answer.limits[case].data_ptr(),
+                answer.per_unit[case].data_ptr(),
+                answer.means[case],
+                *(None if limits is None else limits[case].data_ptr() for limits in lines),
             )
         )
 

@@ -115,23 +115,30 @@ def deviate(found: Tensor, expected: Expected) -> Deviation:
 
 @dataclass(frozen=True)
 class Allowance:
-    """How far S sets of one output may be off, in absolute terms: the rule of `compare` for whoever has many to do."""
+    """How far S sets of one output may be off: the rule of `compare`, for whoever has many outputs to look at."""
 
     limits: Tensor
-    """Per element; NaN where the expected value is not finite."""
+    """Per element, in absolute terms; NaN where the expected value is not finite."""
     per_unit: Tensor
-    """One over eps times scale."""
-    mean_limits: Tensor
-    """Per set: of the mean error in that unit."""
+    """One over eps times scale: means are of errors in that unit."""
+    means: Tensor
+    """Per set: most that the mean may be."""
+    lines: list[Tensor]
+    """Likewise for each row, and for each column: `[(S, R), (S, C)]` or nothing, as `line_ratios`."""
 
 
 def allow(expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Allowance:
-    """The limits under which `compare` finds nothing wrong with finite values."""
+    """The limits within which `compare` finds nothing wrong with finite values."""
     info = torch.finfo(expected.dtype)
     unit = (expected.scale * info.eps).clamp_(min=info.tiny * info.eps)
-    roundings = deviate(expected.values, expected).roundings
-    limits = torch.where(torch.isfinite(expected.values), unit * (roundings + factor * facts.largest), math.nan)
-    return Allowance(limits, 1 / unit, roundings.flatten(1).mean(1) + factor * facts.mean)
+    deviation = deviate(expected.values, expected)
+    limits = unit * _element_allowance(deviation, facts, factor)
+    return Allowance(
+        torch.where(torch.isfinite(expected.values), limits, math.nan),
+        1 / unit,
+        _mean_allowance(deviation, (0,), facts.mean, factor),
+        [_mean_allowance(deviation, kept, _line_base(facts), factor) for kept in _lines(deviation.errors)],
+    )
 
 
 def measure(found: Tensor, expected: Expected) -> ErrorFacts:
@@ -149,11 +156,15 @@ def measure(found: Tensor, expected: Expected) -> ErrorFacts:
 
 def element_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Error over what is allowed, per element: above 1 is wrong. Infinite where NaN or infinity are misplaced."""
+    return _over(deviation.errors, _element_allowance(deviation, facts, factor))
+
+
+def _element_allowance(deviation: Deviation, facts: ErrorFacts, factor: float) -> Tensor:
     roundings = deviation.roundings
     allowed = roundings + factor * facts.largest
     if facts.places <= ROUNDED_ONCE:
         allowed = torch.minimum(allowed, roundings * (1 + factor * max(facts.places, ONE_ROUNDING)))
-    return _over(deviation.errors, allowed)
+    return allowed
 
 
 def mean_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
@@ -163,8 +174,11 @@ def mean_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR)
 
 def line_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> list[Tensor]:
     """Likewise for each row, and for each column: `[(S, R), (S, C)]`; nothing for tensors of one row or column only."""
-    base = max(facts.line, facts.mean)
-    return [_mean_ratios(deviation, kept, base, factor) for kept in _lines(deviation.errors)]
+    return [_mean_ratios(deviation, kept, _line_base(facts), factor) for kept in _lines(deviation.errors)]
+
+
+def _line_base(facts: ErrorFacts) -> float:
+    return max(facts.line, facts.mean)
 
 
 def compare(
@@ -322,10 +336,14 @@ def _mean(tensor: Tensor, kept: tuple[int, ...]) -> Tensor:
 
 
 def _mean_ratios(deviation: Deviation, kept: tuple[int, ...], base: float, factor: float) -> Tensor:
-    errors, last_places = _mean(deviation.errors, kept), _mean(deviation.last_places, kept)
-    averaged = deviation.errors.numel() / max(1, errors.numel())
+    return _over(_mean(deviation.errors, kept), _mean_allowance(deviation, kept, base, factor))
+
+
+def _mean_allowance(deviation: Deviation, kept: tuple[int, ...], base: float, factor: float) -> Tensor:
+    last_places = _mean(deviation.last_places, kept)
+    averaged = deviation.last_places.numel() / max(1, last_places.numel())
     rounding = MEAN_ROUNDING + MEAN_SPREAD / math.sqrt(max(1.0, averaged))
-    return _over(errors, last_places * rounding + (deviation.accumulator + MEAN_SHARE * factor * base))
+    return last_places * rounding + (deviation.accumulator + MEAN_SHARE * factor * base)
 
 
 def _over(errors: Tensor, allowed: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from gristmill import records
 from gristmill.workload import Workload
-from harness import comparer
+from harness import comparer, yardstick
 from harness.comparer import ErrorFacts, Expected, measure, merge
 from kernels.definition import Definition, Role
 
@@ -37,6 +37,8 @@ PART_ELEMENTS = 1 << 20
 FACT_ELEMENTS = 4096
 """The baseline's errors are sampled over at least so many output elements, where few draws suffice for it."""
 MAX_FACT_SAMPLES = 24
+PLAIN_SAMPLES = 2
+"""Of those, on which a plain loop's errors count as well."""
 
 
 class WeightBank:
@@ -69,25 +71,35 @@ class WeightBank:
 
 
 @dataclass(frozen=True)
-class Yardstick:
-    """One output's exact values of every base draw with what may be off, dense float64: base, then elements."""
+class Answer:
+    """What one output of every base draw should be, and how far it may be off, as a quick comparison wants it.
+
+    All are dense float64, the base draw first; see `comparer.Allowance`.
+    """
 
     exact: Tensor
-    limit: Tensor
-    """How far an element may be off; NaN where only the comparer can tell."""
+    limits: Tensor
     per_unit: Tensor
-    """One over the unit in which errors are averaged."""
-    mean_limits: tuple[float, ...]
-    """Of each base draw, in that unit."""
+    means: tuple[float, ...]
+    row_limits: Tensor | None
+    column_limits: Tensor | None
+    rows: int
+    columns: int
 
     @classmethod
-    def of(cls, answer: Expected, facts: ErrorFacts) -> Yardstick:
-        allowance = comparer.allow(answer, facts)
+    def of(cls, expected: Expected, facts: ErrorFacts) -> Answer:
+        allowance = comparer.allow(expected, facts)
+        rows, columns = (line.contiguous() for line in allowance.lines) if allowance.lines else (None, None)
+        width = expected.values.shape[-1] if expected.values.dim() > 1 else 1
         return cls(
-            answer.values.flatten(1).contiguous(),
-            allowance.limits.flatten(1).contiguous(),
-            allowance.per_unit.flatten(1).contiguous(),
-            tuple(allowance.mean_limits.tolist()),
+            expected.values.contiguous(),
+            allowance.limits.contiguous(),
+            allowance.per_unit.contiguous(),
+            tuple(allowance.means.tolist()),
+            rows,
+            columns,
+            expected.values[0].numel() // max(1, width),
+            width,
         )
 
 
@@ -157,20 +169,14 @@ class Draws:
         return [base[list(numbers)] for base in self.bases]
 
     @functools.cached_property
-    def answers(self) -> list[Expected] | None:
-        """What every base draw should give; None where that is too much to keep."""
+    def answers(self) -> list[Answer] | None:
+        """Per output, what every base draw should give; None where that is too much to keep."""
         outputs = max(math.prod([self.workload.axes[axis] for axis in s.dims]) for s in self.definition.outputs)
         weights = max((base[0].numel() for base in self.bases), default=0)
         if max(outputs, weights) > KEPT_ELEMENTS:
             return None
-        return self.expected(self.case(range(self.count)))
-
-    @functools.cached_property
-    def yardsticks(self) -> list[Yardstick] | None:
-        """Likewise, as a quick comparison wants it."""
-        if self.answers is None:
-            return None
-        return [Yardstick.of(answer, facts) for answer, facts in zip(self.answers, self.facts, strict=True)]
+        expected = self.expected(self.case(range(self.count)))
+        return [Answer.of(one, facts) for one, facts in zip(expected, self.facts, strict=True)]
 
     def expected(self, inputs: Sequence[Tensor]) -> list[Expected]:
         """What S sets of inputs should give."""
@@ -196,9 +202,13 @@ class Draws:
                 inputs = [_splice(base, generator)[None] for base in self.bases]
                 results = baseline(*(tensor[0] for tensor in inputs), *self._scalars)
                 part = choose_part(self.definition, self.workload, PART_ELEMENTS, generator)
-                expected = self.expected(part.of_inputs(inputs))
+                some_inputs = part.of_inputs(inputs)
+                expected = self.expected(some_inputs)
                 outputs_S = part.of_outputs([result[None] for result in results])
-                found.append([measure(r, e) for r, e in zip(outputs_S, expected, strict=True)])
+                measured = [measure(r, e) for r, e in zip(outputs_S, expected, strict=True)]
+                if len(found) < PLAIN_SAMPLES:
+                    measured = list(yardstick.widened(self.definition, some_inputs, expected, measured))
+                found.append(measured)
         if self._traffic is not None:
             found.append(list(self._traffic.facts))
         return tuple(merge(facts) for facts in zip(*found, strict=True))

@@ -69,13 +69,14 @@ class Native:
         """The functions of `native/arena.c`; they release Python's lock."""
         loaded = ctypes.CDLL(str(self.library))
         address, integer = ctypes.c_void_p, ctypes.c_int64
-        loaded.fill.argtypes = (address, address, integer, address, address, address)
+        loaded.fill.argtypes = (address, address, integer, address)
+        loaded.renew.argtypes = (address, address, integer, address)
         loaded.change.argtypes = (address, address, integer, integer, integer, address)
         loaded.poison.argtypes = (address, address, integer)
         loaded.inspect.argtypes = (address, address, integer, address, address)
         loaded.walk.argtypes = (ctypes.POINTER(Chain), integer, address)
-        loaded.accept.argtypes = (address, integer, integer, address, address, address, ctypes.c_double)
-        for function in (loaded.fill, loaded.change, loaded.poison, loaded.inspect, loaded.walk):
+        loaded.accept.argtypes = (address, *(integer,) * 3, *(address,) * 3, ctypes.c_double, address, address)
+        for function in (loaded.fill, loaded.renew, loaded.change, loaded.poison, loaded.inspect, loaded.walk):
             function.restype = None
         return loaded
 

@@ -25,6 +25,10 @@ class Opponent(Protocol):
         """Under which its times are remembered."""
 
     @property
+    def needs_setup(self) -> bool:
+        """Whether it packs weights, which must stay as they are then."""
+
+    @property
     def run_ns(self) -> int:
         """In its runner, all requests together."""
 
@@ -48,6 +52,7 @@ class Baseline:
     def __init__(self, name: str, session: Session, policy: JudgePolicy) -> None:
         self.name = name
         self._session = session
+        self.needs_setup = False
         self.run_ns = 0
         self._patience_s = policy.deadline_s * PATIENCE
 
@@ -90,7 +95,7 @@ class RivalCandidate:
         self._session = session
         self._outputs_of = outputs_of
         self._policy = policy
-        self._needs_setup = needs_setup
+        self.needs_setup = needs_setup
         self._random = np.random.default_rng()
         self.run_ns = 0
         self._outputs: OutputArena | None = None
@@ -98,9 +103,10 @@ class RivalCandidate:
     def plan(self, stock: Stock) -> None:
         deadline_s = self._policy.deadline_s
         self._outputs = self._outputs_of(stock)
+        self._session.used_bytes = max(self._session.used_bytes, stock.layout.output_bytes)
         try:
             self._session.plan(stock.layout.plan(stock.inputs.offset, checked=False), deadline_s)
-            if self._needs_setup:
+            if self.needs_setup:
                 everything = np.arange(stock.layout.sets, dtype=np.uint32)
                 self._session.setup(everything, deadline_s * stock.layout.sets)
         except Finding as finding:

@@ -20,7 +20,7 @@ from harness.draws import Part, choose_part
 from harness.opponent import Opponent
 from harness.session import Finding
 from harness.timing import Pair, PairedTiming
-from harness.trial import Trial
+from harness.trial import Batch, Trial
 from kernels.verdict import Status
 
 WARM_CALLS = 16
@@ -75,6 +75,7 @@ class Pairs:
         self._trial = trial
         self._opponent = opponent
         self._samples: list[Sample] = []
+        self._weights_change = not (trial.needs_setup or opponent.needs_setup)
         self._verified_sets = self._how_many_verified()
         self._candidate_ns = 0.0
         self._opponent_ns = trial.stock.baseline_ns.get(opponent.name, 0.0)
@@ -93,38 +94,50 @@ class Pairs:
         trial.stock.fill_traffic(trial.random)
         trial.set_up(np.arange(trial.stock.layout.sets, dtype=np.uint32))
         self._opponent.plan(trial.stock)
-        self._run(self._pick(WARM_CALLS))
+        self._examine(self._run(self._pick(WARM_CALLS)))
         if not self._opponent_ns:
-            self._opponent.run(self._pick(WARM_CALLS))
-            self._opponent_ns = self._opponent.run(self._pick(WARM_CALLS))
+            self._run_opponent(self._pick(WARM_CALLS))
+            self._run_opponent(self._pick(WARM_CALLS))
 
     def measure(self, candidate_first: bool) -> Pair:
-        """One pair: other values for both, then one batch each, then a look at what the candidate wrote."""
-        trial = self._trial
-        ours, theirs = (
-            self._pick(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
-            for per_call_ns in (self._candidate_ns, self._opponent_ns)
-        )
-        trial.stock.change(ours, trial.random, weights=not trial.needs_setup)
+        """One pair: new values, then a batch, for one side and then for the other; last a look at what the candidate
+        wrote. Whatever is done for one side is done for the other, and their sets have none in common if there are enough:
+        who goes second must not find more in the caches.
+        """
+        trial, sizes = self._trial, []
+        for per_call_ns in (self._candidate_ns, self._opponent_ns):
+            sizes.append(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
+        shuffled = self._pick(trial.stock.layout.sets)
+        ours, theirs = shuffled[: sizes[0]].copy(), shuffled[-sizes[1] :].copy()
         if candidate_first:
-            self._run(ours)
-        self._opponent_ns = self._opponent.run(theirs)
-        trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
-        if not candidate_first:
-            self._run(ours)
+            batch = self._run(ours)
+            self._run_opponent(theirs)
+        else:
+            self._run_opponent(theirs)
+            batch = self._run(ours)
+        self._examine(batch)
         return Pair(self._candidate_ns, self._opponent_ns)
 
-    def _pick(self, calls: int) -> Numbers:
+    def _pick(self, count: int) -> Numbers:
         sets = self._trial.stock.layout.sets
-        return self._trial.random.permutation(sets)[: min(calls, sets)].astype(np.uint32)
+        return self._trial.random.permutation(sets)[:count].astype(np.uint32)
 
-    def _run(self, pool: Numbers) -> None:
+    def _run(self, pool: Numbers) -> Batch:
         """One batch of the candidate, on all sets of the pool but a few."""
         trial = self._trial
+        trial.stock.renew(pool, trial.random, weights=self._weights_change)
         calls = max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))
         batch = trial.run(pool, calls)
         self._candidate_ns = batch.spent_ns / calls
-        finding = trial.examine(batch)
+        return batch
+
+    def _run_opponent(self, numbers: Numbers) -> None:
+        stock = self._trial.stock
+        stock.renew(numbers, self._trial.random, weights=self._weights_change)
+        self._opponent_ns = stock.baseline_ns[self._opponent.name] = self._opponent.run(numbers)
+
+    def _examine(self, batch: Batch) -> None:
+        finding = self._trial.examine(batch)
         if finding is not None:
             raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
         self._keep_sample(batch.called)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from harness.arena import SharedFile
@@ -27,8 +28,12 @@ from kernels.definition import Definition
 
 SPARES = 2
 """Warm runners per kind: one to take, one that is coming up."""
+KEPT_FILES = 4
+"""Files of outputs that wait for runners: their pages are there already."""
 KEPT_OUTPUT_BYTES = 64 << 20
-"""Of a file of outputs, kept from runner to runner after it was overwritten; what lies behind goes back."""
+"""Of such a file."""
+MAX_BURIALS = 4
+"""Runners that may be waiting to be cleared away."""
 
 
 class Runners:
@@ -42,6 +47,7 @@ class Runners:
         self._spares: dict[RunnerKind, list[Session]] = {}
         self._zygotes: dict[RunnerKind, Zygote] = {}
         self._files: list[SharedFile] = []
+        self._burials: deque[Future[None]] = deque()
         self._undertaker = ThreadPoolExecutor(1, thread_name_prefix="undertaker")
 
     def close(self) -> None:
@@ -50,6 +56,8 @@ class Runners:
             self._bury(session)
         self._spares.clear()
         self._undertaker.shutdown()
+        for burial in self._burials:
+            burial.result()
         for zygote in self._zygotes.values():
             zygote.close()
         for file in self._files:
@@ -93,15 +101,22 @@ class Runners:
         return self._zygotes[kind]
 
     def _bury(self, session: Session) -> None:
-        """Ends a runner; what it leaves is cleared away while the next one works."""
+        """Ends a runner; what it leaves is cleared away while the next ones work, unless it piles up."""
         session.kill()
-        self._undertaker.submit(self._clear_away, session)
+        while len(self._burials) >= MAX_BURIALS:
+            self._burials.popleft().result()
+        self._burials.append(self._undertaker.submit(self._clear_away, session))
 
     def _clear_away(self, session: Session) -> None:
         session.close()
-        if session.outputs is not None:
-            session.outputs.scrub(KEPT_OUTPUT_BYTES)
-            self._files.append(session.outputs)
+        outputs = session.outputs
+        if outputs is None:
+            return
+        if len(self._files) < KEPT_FILES:
+            outputs.scrub(min(session.used_bytes, KEPT_OUTPUT_BYTES))
+            self._files.append(outputs)
+        else:
+            outputs.close()
 
     def start_baseline(self) -> tuple[str, Session]:
         """Starts the baselines' process, if it does not run; returns what it has loaded."""

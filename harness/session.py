@@ -20,9 +20,9 @@ from pathlib import Path
 
 from harness import runner, sandbox
 from harness.arena import Numbers, SharedFile
-from harness.errors import BaselineError
+from harness.errors import BaselineError, HostFaultError
 from harness.native import Native
-from harness.sandbox import MEBIBYTE, Confinement, Filter, Imports, Limits, Sandboxed, Zygote
+from harness.sandbox import MEBIBYTE, Confinement, End, Filter, Imports, Limits, Sandboxed, Zygote
 from kernels.candidate import Candidate, Language
 from kernels.verdict import Mismatch, Status
 
@@ -55,7 +55,11 @@ class Session:
         self._process = process
         self._channel = channel
         self.outputs = outputs
+        self.used_bytes = 0
+        """Of the outputs, as far as plans reached."""
         self._hastened = False
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN | select.POLLHUP)
 
     def wait_ready(self) -> None:
         """Returns once the runner's walls stand.
@@ -108,7 +112,7 @@ class Session:
             Finding: the runner died, hung, declined, or spoke out of turn.
         """
         channel = self._channel
-        if select.select([channel], [], [], 0)[0]:
+        if self._poll.poll(0):
             self._answer_out_of_turn()
         nonce = secrets.randbits(64)
         message = runner.HEADER.pack(kind, len(payload), nonce) + payload
@@ -158,6 +162,8 @@ class Session:
         self._process.thaw()
         end = self._process.wait(SETTLE_S)
         self._process.kill()
+        if end == End():
+            raise HostFaultError("sandbox: the process that watches over runners died; is this host out of memory?")
         return Finding(Status.CRASHED, f"the candidate's process {end or 'closed its channel'}")
 
     def kill(self) -> None:
@@ -234,9 +240,19 @@ def _start_python(
     return zygote.start(confinement, program=program, keep=keep, environment=variables)
 
 
+THREADING = {"OMP_WAIT_POLICY": "active"}
+"""On both sides: threads that fall asleep between two calls of a batch make its time a matter of luck."""
+
+
 def environment(threads: int) -> dict[str, str]:
     """All that a runner gets to see of the environment: the same for candidates and baselines."""
-    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return {
+        "PATH": "/usr/bin:/bin",
+        "LC_ALL": "C",
+        **THREADING,
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+    }
 
 
 def _standard_path() -> list[str]:

@@ -1,8 +1,8 @@
 """What a judge keeps ready of each workload: buffers full of inputs, base draws, references. Candidates come and go.
 
-No call sees values that an earlier call of the same candidate has seen: with every batch each row of each input gets
-other values at a few random places. Whoever recognises a row by samples of it is wrong about the rest, whoever kept its
-answer is wrong altogether, and whoever hashes all of it has read it.
+No call sees values that an earlier call of the same candidate has seen: before each batch all activations get new values,
+and every row of a weight a few. Few would not do for activations: a product is soon corrected for two of its factors.
+Weights that a kernel packs in its declared setup phase stay, as they do in serving.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from harness.native import InputTensor, Native
 from kernels.definition import Definition
 
 CHANGES = 2
-"""Values per row that change between two calls on the same buffers."""
+"""Values per row of a weight that change between two calls on the same buffers ..."""
 CHANGED_WEIGHT_ROWS = 4096
-"""Of a weight: more of them would take longer than they are worth."""
+"""... in so many rows at most: more would take longer than they are worth."""
 KEPT_INPUT_BYTES = 1 << 30
 """Buffers of workloads that are kept filled."""
 KEPT_DRAWS_BYTES = 768 << 20
@@ -79,31 +79,28 @@ class Stock:
 
     def fill_case(self, regime: str, numbers: Numbers, cases: NDArray[np.int64]) -> None:
         """Whole base draws, weights too: set `numbers[n]` becomes case `cases[n]`."""
-        whole = np.zeros(len(numbers), np.int64)
         for index in range(len(self.layout.inputs)):
-            self.inputs.fill(self._cell(regime, index), numbers, cases, cases, whole)
+            self.inputs.fill(self._cell(regime, index), numbers, cases)
         self._stale[numbers] = True
 
     def fill_traffic(self, random: np.random.Generator) -> None:
-        """Traffic values for the sets that hold others: each the head of one base draw and the tail of another."""
-        draws, stale = self.traffic, np.flatnonzero(self._stale).astype(np.uint32)
-        for index, base in enumerate(draws.bases):
-            count = base.shape[0]
-            heads = random.integers(0, count, len(stale))
-            tails = (heads + random.integers(1, count, len(stale))) % count
-            cuts = random.integers(0, base[0].numel(), len(stale))
-            self.inputs.fill(self._cell(draws.regime, index), stale, heads, tails, cuts)
+        """Traffic values for the sets that hold others."""
+        stale = np.flatnonzero(self._stale).astype(np.uint32)
+        for index in range(len(self.layout.inputs)):
+            cases = random.integers(0, self.traffic.bases[index].shape[0], len(stale))
+            self.inputs.fill(self._cell(self.definition.regimes[0], index), stale, cases)
         self._stale[:] = False
 
-    def change(self, numbers: Numbers, random: np.random.Generator, *, weights: bool) -> None:
-        """Other traffic values in every row of those sets, under the same addresses."""
+    def renew(self, numbers: Numbers, random: np.random.Generator, *, weights: bool) -> None:
+        """Other traffic values in those sets, under the same addresses: every activation, and some of each weight."""
         regime = self.definition.regimes[0]
         state = ctypes.c_uint64(int(random.integers(0, 1 << 63)))
         for index, weight in enumerate(self.layout.weights):
-            if weight and not weights:
-                continue
-            rows = CHANGED_WEIGHT_ROWS if weight else 1 << 62
-            self.inputs.change(self._cell(regime, index), numbers, CHANGES, rows, state)
+            cell = self._cell(regime, index)
+            if not weight:
+                self.inputs.renew(cell, numbers, state)
+            elif weights:
+                self.inputs.change(cell, numbers, CHANGES, CHANGED_WEIGHT_ROWS, state)
 
     def _cell(self, regime: str, index: int) -> InputTensor:
         if (regime, index) not in self._cells:

@@ -72,6 +72,7 @@ class Trial:
     def plan(self, *, checked: bool) -> None:
         """Maps the buffers in the runner: with guards to check, all at once to time."""
         layout = self.stock.layout
+        self.session.used_bytes = max(self.session.used_bytes, layout.output_bytes)
         self.session.plan(layout.plan(self.stock.inputs.offset, checked=checked), self.policy.deadline_s)
 
     def set_up(self, numbers: Numbers) -> None:
@@ -157,9 +158,9 @@ class Trial:
         return np.array([first, second], np.int64)
 
     def _compare_cases(self, draws: Draws, numbers: Numbers, cases: NDArray[np.int64]) -> Finding | None:
-        if draws.yardsticks is not None and all(
-            self.outputs.accepts(index, int(number), yardstick, int(case))
-            for index, yardstick in enumerate(draws.yardsticks)
+        if draws.answers is not None and all(
+            self.outputs.accepts(index, int(number), answer, int(case))
+            for index, answer in enumerate(draws.answers)
             for number, case in zip(numbers, cases, strict=True)
         ):
             return None

@@ -45,63 +45,111 @@ static inline int same_item(const uint8_t *a, const uint8_t *b, int64_t item_byt
     return item_bytes == 4 ? !memcmp(a, b, 4) : item_bytes == 2 ? !memcmp(a, b, 2) : !memcmp(a, b, 8);
 }
 
-static void copy_row(const input_tensor *t, uint8_t *to, const uint8_t *from, int64_t first, int64_t last) {
-    if (first >= last) return;
-    if (t->stride[3] == 1 && t->base_stride[3] == 1) {
-        memcpy(to + first * t->item_bytes, from + first * t->item_bytes, (size_t)((last - first) * t->item_bytes));
-        return;
-    }
-    for (int64_t i = first; i < last; i++)
-        copy_item(to + i * t->stride[3] * t->item_bytes, from + i * t->base_stride[3] * t->item_bytes, t->item_bytes);
+/* One row of a set, and where a base draw has it. */
+typedef struct {
+    uint8_t *to;
+    int64_t from; /* elements */
+} row_place;
+
+static inline row_place place_row(const input_tensor *t, int64_t number, int64_t row) {
+    const int64_t k = row % t->shape[2], j = row / t->shape[2] % t->shape[1], i = row / t->shape[2] / t->shape[1];
+    return (row_place){
+        t->start + number * t->pitch + (i * t->stride[0] + j * t->stride[1] + k * t->stride[2]) * t->item_bytes,
+        i * t->base_stride[0] + j * t->base_stride[1] + k * t->base_stride[2],
+    };
 }
 
-/* Set numbers[n] gets the elements before cuts[n] of one base draw, and the rest of another. Elements count in row-major
- * order of `shape`. */
-void fill(const input_tensor *t, const uint32_t *numbers, int64_t count, const int64_t *heads, const int64_t *tails,
-          const int64_t *cuts) {
-    const int64_t columns = t->shape[3];
-    for (int64_t n = 0; n < count; n++) {
-        uint8_t *set = t->start + numbers[n] * t->pitch;
-        const uint8_t *head = t->bases + heads[n] * t->base_elements * t->item_bytes;
-        const uint8_t *tail = t->bases + tails[n] * t->base_elements * t->item_bytes;
-        int64_t passed = 0;
-        for (int64_t i = 0; i < t->shape[0]; i++)
-            for (int64_t j = 0; j < t->shape[1]; j++)
-                for (int64_t k = 0; k < t->shape[2]; k++, passed += columns) {
-                    uint8_t *to = set + (i * t->stride[0] + j * t->stride[1] + k * t->stride[2]) * t->item_bytes;
-                    const int64_t from = (i * t->base_stride[0] + j * t->base_stride[1] + k * t->base_stride[2]) * t->item_bytes;
-                    const int64_t left = cuts[n] - passed;
-                    const int64_t cut = left < 0 ? 0 : left > columns ? columns : left;
-                    copy_row(t, to, head + from, 0, cut);
-                    copy_row(t, to, tail + from, cut, columns);
-                }
-    }
+static inline int64_t row_count(const input_tensor *t) { return t->shape[0] * t->shape[1] * t->shape[2]; }
+
+static inline int dense_rows(const input_tensor *t) {
+    return (t->stride[3] == 1 && t->base_stride[3] == 1) || t->shape[3] == 1;
+}
+
+/* Set numbers[n] becomes base draw cases[n]. */
+void fill(const input_tensor *t, const uint32_t *numbers, int64_t count, const int64_t *cases) {
+    const int64_t rows = row_count(t), size = t->item_bytes;
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t row = 0; row < rows; row++) {
+            const row_place place = place_row(t, numbers[n], row);
+            const uint8_t *from = t->bases + (cases[n] * t->base_elements + place.from) * size;
+            if (dense_rows(t)) {
+                memcpy(place.to, from, (size_t)(t->shape[3] * size));
+                continue;
+            }
+            for (int64_t i = 0; i < t->shape[3]; i++)
+                copy_item(place.to + i * t->stride[3] * size, from + i * t->base_stride[3] * size, size);
+        }
+}
+
+/* A number from 0.5 to 1.5 for each place of a row: a hash of its index (finaliser of MurmurHash3, Appleby). */
+static inline float around_one(uint32_t index, uint32_t seed) {
+    uint32_t h = (index + seed) * 0x9E3779B1u ^ seed;
+    h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
+    h = (h ^ (h >> 13)) * 0xC2B2AE35u;
+    h ^= h >> 16;
+    return 0.5f + (float)(h >> 8) * 0x1p-24f;
+}
+
+static inline float widen(uint16_t bits) {
+    const uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+
+static inline uint16_t narrow(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(bits >> 16 | 0x40); /* NaN stays NaN */
+    return (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+/* Every value of those sets becomes a new one: that of a base draw at the same place, times a random number around one.
+ * Other numbers than float32 and bfloat16 are copied. */
+void renew(const input_tensor *t, const uint32_t *numbers, int64_t count, uint64_t *random) {
+    const int64_t rows = row_count(t), columns = t->shape[3], size = t->item_bytes;
+    const int64_t step = t->stride[3], base_step = t->base_stride[3];
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t row = 0; row < rows; row++) {
+            const row_place place = place_row(t, numbers[n], row);
+            const int64_t base = random_below(random, t->base_count);
+            const uint8_t *from = t->bases + (base * t->base_elements + place.from) * size;
+            const uint32_t seed = (uint32_t)random_word(random);
+            if (size == 4 && dense_rows(t)) {
+                float *to = (float *)place.to;
+                for (int64_t i = 0; i < columns; i++) to[i] = ((const float *)from)[i] * around_one((uint32_t)i, seed);
+            } else if (size == 4) {
+                for (int64_t i = 0; i < columns; i++)
+                    ((float *)place.to)[i * step] = ((const float *)from)[i * base_step] * around_one((uint32_t)i, seed);
+            } else if (size == 2) {
+                for (int64_t i = 0; i < columns; i++)
+                    ((uint16_t *)place.to)[i * step] =
+                        narrow(widen(((const uint16_t *)from)[i * base_step]) * around_one((uint32_t)i, seed));
+            } else {
+                for (int64_t i = 0; i < columns; i++) copy_item(place.to + i * step * size, from + i * base_step * size, size);
+            }
+        }
 }
 
 /* In each of those sets every row gets another base draw's value at `changes` random places, or at most_rows random
  * rows if there are more. */
 void change(const input_tensor *t, const uint32_t *numbers, int64_t count, int64_t changes, int64_t most_rows,
             uint64_t *random) {
-    const int64_t rows = t->shape[0] * t->shape[1] * t->shape[2];
+    const int64_t rows = row_count(t);
     const int64_t touched = rows < most_rows ? rows : most_rows;
-    for (int64_t n = 0; n < count; n++) {
-        uint8_t *set = t->start + numbers[n] * t->pitch;
+    for (int64_t n = 0; n < count; n++)
         for (int64_t r = 0; r < touched; r++) {
-            int64_t row = touched == rows ? r : random_below(random, rows);
-            const int64_t k = row % t->shape[2], j = row / t->shape[2] % t->shape[1], i = row / t->shape[2] / t->shape[1];
-            uint8_t *to = set + (i * t->stride[0] + j * t->stride[1] + k * t->stride[2]) * t->item_bytes;
-            const int64_t from = i * t->base_stride[0] + j * t->base_stride[1] + k * t->base_stride[2];
+            const row_place row = place_row(t, numbers[n], touched == rows ? r : random_below(random, rows));
             for (int64_t done = 0, tries = 0; done < changes && tries < 4 * changes; tries++) {
                 const int64_t column = random_below(random, t->shape[3]);
-                const int64_t element = random_below(random, t->base_count) * t->base_elements + from + column * t->base_stride[3];
-                uint8_t *place = to + column * t->stride[3] * t->item_bytes;
+                const int64_t element = random_below(random, t->base_count) * t->base_elements + row.from + column * t->base_stride[3];
+                uint8_t *place = row.to + column * t->stride[3] * t->item_bytes;
                 const uint8_t *value = t->bases + element * t->item_bytes;
                 if (same_item(place, value, t->item_bytes)) continue;
                 copy_item(place, value, t->item_bytes);
                 done++;
             }
         }
-    }
 }
 
 #define POISON_16 0xFFA5u
@@ -154,28 +202,34 @@ void walk(chain *c, int64_t calls, uint32_t *called) {
 /* For runners that are no C programs. */
 int64_t step(chain *c) { return chain_step(c); }
 
-/* Whether every element lies within its limit of the exact value, and the mean error in units within its own. NaN and
- * infinities must stand where they should. A cheap way to say yes: a no is for the comparer to explain. */
-int32_t accept(const void *found, int64_t elements, int64_t item_bytes, const double *exact, const double *limit,
-               const double *per_unit, double mean_limit) {
+/* Whether every element lies within its limit of the exact value, and the means of errors in units within theirs: of all,
+ * and, where there are such limits, of each row and of each column. A cheap way to say yes: a no, and whatever is not
+ * finite, is for the comparer to look at. */
+int32_t accept(const void *found, int64_t rows, int64_t columns, int64_t item_bytes, const double *exact,
+               const double *limits, const double *per_unit, double mean_limit, const double *row_limits,
+               const double *column_limits) {
+    double *column_sums = column_limits ? calloc((size_t)columns, sizeof(double)) : NULL;
+    double errors[256];
     double sum = 0;
-    for (int64_t block = 0; block < elements; block += 256) {
-        const int64_t end = block + 256 < elements ? block + 256 : elements;
-        int32_t wrong = 0;
-        for (int64_t i = block; i < end; i++) {
-            double value;
-            if (item_bytes == 4) value = ((const float *)found)[i];
-            else {
-                const uint32_t wide = (uint32_t)((const uint16_t *)found)[i] << 16;
-                float narrow;
-                memcpy(&narrow, &wide, 4);
-                value = narrow;
+    int32_t wrong = column_limits && !column_sums;
+    for (int64_t row = 0; row < rows && !wrong; row++) {
+        double row_sum = 0;
+        for (int64_t block = 0; block < columns; block += 256) {
+            const int64_t first = row * columns + block, length = columns - block < 256 ? columns - block : 256;
+            for (int64_t i = 0; i < length; i++) {
+                const double value = item_bytes == 4 ? ((const float *)found)[first + i] : widen(((const uint16_t *)found)[first + i]);
+                const double error = value > exact[first + i] ? value - exact[first + i] : exact[first + i] - value;
+                wrong |= !(error <= limits[first + i]);
+                errors[i] = error * per_unit[first + i];
+                row_sum += errors[i];
             }
-            const double error = value > exact[i] ? value - exact[i] : exact[i] - value;
-            wrong |= !(error <= limit[i]);
-            sum += error * per_unit[i];
+            if (column_sums)
+                for (int64_t i = 0; i < length; i++) column_sums[block + i] += errors[i];
         }
-        if (wrong) return 0;
+        wrong |= row_limits && !(row_sum <= row_limits[row] * (double)columns);
+        sum += row_sum;
     }
-    return sum <= mean_limit * (double)elements;
+    for (int64_t i = 0; column_sums && i < columns; i++) wrong |= !(column_sums[i] <= column_limits[i] * (double)rows);
+    free(column_sums);
+    return !wrong && sum <= mean_limit * (double)(rows * columns);
 }
