@@ -94,27 +94,30 @@ class Pairs:
         trial.stock.fill_traffic(trial.random)
         trial.set_up(np.arange(trial.stock.layout.sets, dtype=np.uint32))
         self._opponent.plan(trial.stock)
-        self._examine(self._run(self._pick(WARM_CALLS)))
+        warm = self._pick(WARM_CALLS)
+        self._renew(warm)
+        self._examine(self._run(warm))
         if not self._opponent_ns:
             self._run_opponent(self._pick(WARM_CALLS))
             self._run_opponent(self._pick(WARM_CALLS))
 
     def measure(self, candidate_first: bool) -> Pair:
-        """One pair: new values, then a batch, for one side and then for the other; last a look at what the candidate
-        wrote. Whatever is done for one side is done for the other, and their sets have none in common if there are enough:
-        who goes second must not find more in the caches.
+        """One pair: new values, a batch for one side and then for the other, and a look at what the candidate wrote.
+
+        Whatever is done for one side is done for the other, and their sets have none in common if there are enough: who
+        goes second must not find more in the caches.
         """
         trial, sizes = self._trial, []
         for per_call_ns in (self._candidate_ns, self._opponent_ns):
             sizes.append(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
         shuffled = self._pick(trial.stock.layout.sets)
         ours, theirs = shuffled[: sizes[0]].copy(), shuffled[-sizes[1] :].copy()
+        self._renew(shuffled if sum(sizes) >= len(shuffled) else np.concatenate((ours, theirs)))
+        if not candidate_first:
+            self._run_opponent(theirs)
+        batch = self._run(ours)
         if candidate_first:
-            batch = self._run(ours)
             self._run_opponent(theirs)
-        else:
-            self._run_opponent(theirs)
-            batch = self._run(ours)
         self._examine(batch)
         return Pair(self._candidate_ns, self._opponent_ns)
 
@@ -122,19 +125,19 @@ class Pairs:
         sets = self._trial.stock.layout.sets
         return self._trial.random.permutation(sets)[:count].astype(np.uint32)
 
+    def _renew(self, numbers: Numbers) -> None:
+        self._trial.stock.renew(numbers, self._trial.random, weights=self._weights_change)
+
     def _run(self, pool: Numbers) -> Batch:
         """One batch of the candidate, on all sets of the pool but a few."""
-        trial = self._trial
-        trial.stock.renew(pool, trial.random, weights=self._weights_change)
         calls = max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))
-        batch = trial.run(pool, calls)
+        batch = self._trial.run(pool, calls)
         self._candidate_ns = batch.spent_ns / calls
         return batch
 
     def _run_opponent(self, numbers: Numbers) -> None:
-        stock = self._trial.stock
-        stock.renew(numbers, self._trial.random, weights=self._weights_change)
-        self._opponent_ns = stock.baseline_ns[self._opponent.name] = self._opponent.run(numbers)
+        self._opponent_ns = self._opponent.run(numbers)
+        self._trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
 
     def _examine(self, batch: Batch) -> None:
         finding = self._trial.examine(batch)

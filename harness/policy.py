@@ -21,7 +21,7 @@ class JudgePolicy:
     """How many times the baseline's error a candidate may have."""
     regimes_per_workload: int | None = 2
     """Input distributions tried on each captured workload, traffic first; edges see all of them. None means all."""
-    batch_ns: float = 1e6
+    batch_ns: float = 5e5
     """Least time of a batch, where there are sets enough."""
     deadline_s: float = 10.0
     """For one request, whatever it asks."""

@@ -1,8 +1,7 @@
 """What a judge keeps ready of each workload: buffers full of inputs, base draws, references. Candidates come and go.
 
-No call sees values that an earlier call of the same candidate has seen: before each batch all activations get new values,
-and every row of a weight a few. Few would not do for activations: a product is soon corrected for two of its factors.
-Weights that a kernel packs in its declared setup phase stay, as they do in serving.
+No call sees rows that an earlier call of the same candidate has seen: every row of every input gets new values before each
+batch. Weights that a kernel packs in its declared setup phase stay as they are while it is timed, as they do in serving.
 """
 
 from __future__ import annotations
@@ -21,10 +20,16 @@ from harness.errors import HostFaultError
 from harness.native import InputTensor, Native
 from kernels.definition import Definition
 
+RENEWED_ELEMENTS = 1 << 15
+"""Activations up to this size get all new values. Of larger ones some in each row change, unless they are multiplied by
+weights: a product is soon corrected for two of its factors, but a norm, or what is computed element by element, gains
+nothing from knowing most of its inputs already.
+"""
 CHANGES = 2
-"""Values per row of a weight that change between two calls on the same buffers ..."""
+"""Values per row that change then."""
+EVERY_ROW = 1 << 62
 CHANGED_WEIGHT_ROWS = 4096
-"""... in so many rows at most: more would take longer than they are worth."""
+"""Of a weight: more of them would take longer than they are worth."""
 KEPT_INPUT_BYTES = 1 << 30
 """Buffers of workloads that are kept filled."""
 KEPT_DRAWS_BYTES = 768 << 20
@@ -92,15 +97,19 @@ class Stock:
         self._stale[:] = False
 
     def renew(self, numbers: Numbers, random: np.random.Generator, *, weights: bool) -> None:
-        """Other traffic values in those sets, under the same addresses: every activation, and some of each weight."""
+        """Other traffic values in those sets, under the same addresses: every activation, or a few of each row of large
+        ones, and a few of each row of weights.
+        """
         regime = self.definition.regimes[0]
         state = ctypes.c_uint64(int(random.integers(0, 1 << 63)))
         for index, weight in enumerate(self.layout.weights):
             cell = self._cell(regime, index)
-            if not weight:
-                self.inputs.renew(cell, numbers, state)
-            elif weights:
+            if weight and weights:
                 self.inputs.change(cell, numbers, CHANGES, CHANGED_WEIGHT_ROWS, state)
+            elif not weight and cell.base_elements > RENEWED_ELEMENTS and not self.definition.independent_axis:
+                self.inputs.change(cell, numbers, CHANGES, EVERY_ROW, state)
+            elif not weight:
+                self.inputs.renew(cell, numbers, state)
 
     def _cell(self, regime: str, index: int) -> InputTensor:
         if (regime, index) not in self._cells:

@@ -87,7 +87,11 @@ static inline float around_one(uint32_t index, uint32_t seed) {
     h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
     h = (h ^ (h >> 13)) * 0xC2B2AE35u;
     h ^= h >> 16;
-    return 0.5f + (float)(h >> 8) * 0x1p-24f;
+    return 0.5f + (float)(int32_t)(h >> 8) * 0x1p-24f;
+}
+
+static void renew_floats(float *restrict to, const float *restrict from, int64_t count, uint32_t seed) {
+    for (int64_t i = 0; i < count; i++) to[i] = from[i] * around_one((uint32_t)i, seed);
 }
 
 static inline float widen(uint16_t bits) {
@@ -116,8 +120,7 @@ void renew(const input_tensor *t, const uint32_t *numbers, int64_t count, uint64
             const uint8_t *from = t->bases + (base * t->base_elements + place.from) * size;
             const uint32_t seed = (uint32_t)random_word(random);
             if (size == 4 && dense_rows(t)) {
-                float *to = (float *)place.to;
-                for (int64_t i = 0; i < columns; i++) to[i] = ((const float *)from)[i] * around_one((uint32_t)i, seed);
+                renew_floats((float *)place.to, (const float *)from, columns, seed);
             } else if (size == 4) {
                 for (int64_t i = 0; i < columns; i++)
                     ((float *)place.to)[i * step] = ((const float *)from)[i * base_step] * around_one((uint32_t)i, seed);
@@ -166,7 +169,7 @@ void poison(const output_tensor *t, const uint32_t *numbers, int64_t count) {
 #define FILL(type, pattern)                                                                       \
     {                                                                                             \
         for (int64_t n = 0; n < count; n++) {                                                     \
-            type *at = (type *)(t->base + numbers[n] * t->pitch);                                 \
+            type *restrict at = (type *)(t->base + numbers[n] * t->pitch);                        \
             for (int64_t i = 0; i < t->room / (int64_t)sizeof(type); i++) at[i] = (type)(pattern); \
         }                                                                                         \
     }
