@@ -285,6 +285,25 @@ class OutputArena:
             )
         )
 
+    def keep(self, count: int) -> list[Tensor]:
+        """Copies of the first sets' outputs."""
+        return [tensor[:count].clone() for tensor in self.tensors]
+
+    def unchanged(self, before: Sequence[Tensor], numbers: Numbers) -> bool:
+        """Whether the outputs of those sets are what they were when they were kept, bit by bit."""
+        return all(
+            self._arena.same(
+                kept.data_ptr(),
+                size * cell.item_bytes,
+                tensor.data_ptr(),
+                cell.pitch,
+                size * cell.item_bytes,
+                numbers.ctypes.data,
+                len(numbers),
+            )
+            for kept, tensor, cell, size in zip(before, self.tensors, self._cells, self.sizes, strict=True)
+        )
+
     def walk(self, seed: int, pool: Numbers, calls: int) -> tuple[Numbers, Numbers]:
         """The sets that a run must have called, in order, if the outputs are what its calls wrote; and the others."""
         consumed, called = pool.copy(), np.empty(calls, np.uint32)

@@ -74,7 +74,7 @@ class WeightBank:
 class Answer:
     """What one output of every base draw should be, and how far it may be off, as a quick comparison wants it.
 
-    All are dense float64, the base draw first; see `comparer.Allowance`.
+    All are dense, the base draw first; limits and units in float32, the rest in float64. See `comparer.Allowance`.
     """
 
     exact: Tensor
@@ -93,8 +93,8 @@ class Answer:
         width = expected.values.shape[-1] if expected.values.dim() > 1 else 1
         return cls(
             expected.values.contiguous(),
-            allowance.limits.contiguous(),
-            allowance.per_unit.contiguous(),
+            allowance.limits.to(torch.float32).contiguous(),
+            allowance.per_unit.to(torch.float32).contiguous(),
             tuple(allowance.means.tolist()),
             rows,
             columns,

@@ -76,6 +76,7 @@ class Native:
         loaded.inspect.argtypes = (address, address, integer, address, address)
         loaded.walk.argtypes = (ctypes.POINTER(Chain), integer, address)
         loaded.accept.argtypes = (address, *(integer,) * 3, *(address,) * 3, ctypes.c_double, address, address)
+        loaded.same.argtypes = (address, integer, address, integer, integer, address, integer)
         for function in (loaded.fill, loaded.renew, loaded.change, loaded.poison, loaded.inspect, loaded.walk):
             function.restype = None
         return loaded

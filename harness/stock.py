@@ -1,7 +1,7 @@
 """What a judge keeps ready of each workload: buffers full of inputs, base draws, references. Candidates come and go.
 
-No call sees rows that an earlier call of the same candidate has seen: every row of every input gets new values before each
-batch. Weights that a kernel packs in its declared setup phase stay as they are while it is timed, as they do in serving.
+No call sees rows that an earlier call of the same candidate has seen: every row of every input gets new values before
+each batch. Weights that a kernel packs in its declared setup phase stay as they are while it is timed, as in serving.
 """
 
 from __future__ import annotations

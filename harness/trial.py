@@ -136,7 +136,7 @@ class Trial:
         _raise(self.examine(self.run(pool, len(pool))))
         for one, numbers, case in zip(draws, both, cases, strict=True):
             _raise(self._compare_cases(one, numbers, case))
-        before = [tensor[: len(pool)].clone() for tensor in self.outputs.tensors]
+        before = self.outputs.keep(len(pool))
         first, second = pool[::2].copy(), pool[1::2].copy()
         for regime, numbers, case in zip(regimes, both, cases, strict=True):
             self.stock.fill_case(regime, numbers[:1], case[1:])
@@ -145,11 +145,11 @@ class Trial:
         for one, numbers, case in zip(draws, both, cases, strict=True):
             finding = finding or self._compare_cases(one, numbers[:1], case[1:])
         if finding is not None:
-            if all(_same(b, a, first) for b, a in zip(before, self.outputs.tensors, strict=True)):
+            if self.outputs.unchanged(before, first):
                 reason = f"{self.label}: gave the previous answer again after its inputs had changed in place"
                 raise Finding(Status.CHEATED, reason, finding.mismatches)
             raise finding
-        if not all(_same(b, a, second) for b, a in zip(before, self.outputs.tensors, strict=True)):
+        if not self.outputs.unchanged(before, second):
             raise Finding(Status.INCORRECT, f"{self.label}: changed the output of an earlier call")
 
     def _two_cases(self, draws: Draws) -> NDArray[np.int64]:
@@ -186,14 +186,6 @@ class Trial:
         if not mismatches:
             return None
         return Finding(Status.INCORRECT, describe(mismatches[0], draws.regime), tuple(mismatches))
-
-
-def _same(before: Tensor, after: Tensor, numbers: Numbers) -> bool:
-    """Whether the outputs of those sets are the same bit by bit."""
-    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    kind = kinds[before.element_size()]
-    at = indices(numbers)
-    return torch.equal(before[at].view(kind), after[at].contiguous().view(kind))
 
 
 def describe(mismatch: Mismatch, regime: str) -> str:

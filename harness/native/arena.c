@@ -3,6 +3,7 @@
  * Loaded into the judge by `harness/native.py`. Nothing here runs or trusts a candidate: memory that a candidate may write
  * is only ever read as data.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "chain.h"
@@ -205,11 +206,32 @@ void walk(chain *c, int64_t calls, uint32_t *called) {
 /* For runners that are no C programs. */
 int64_t step(chain *c) { return chain_step(c); }
 
+/* Errors of part of a row in units, and whether one is beyond its limit or not finite where it should be. */
+#define ERRORS(type, value_of)                                                                               \
+    for (int64_t i = 0; i < count; i++) {                                                                    \
+        const double value = value_of(((const type *)found)[i]);                                             \
+        const int32_t agree = (value == exact[i]) | ((value != value) & (exact[i] != exact[i]));             \
+        const double error = agree ? 0 : fabs(value - exact[i]);                                             \
+        wrong |= !(error <= limits[i]) & !agree;                                                             \
+        errors[i] = agree ? 0 : error * per_unit[i];                                                         \
+    }
+
+static int32_t errors_of(double *restrict errors, const void *found, int64_t count, int64_t item_bytes,
+                         const double *restrict exact, const float *restrict limits, const float *restrict per_unit) {
+    int32_t wrong = 0;
+    if (item_bytes == 4) {
+        ERRORS(float, )
+    } else {
+        ERRORS(uint16_t, widen)
+    }
+    return wrong;
+}
+
 /* Whether every element lies within its limit of the exact value, and the means of errors in units within theirs: of all,
- * and, where there are such limits, of each row and of each column. A cheap way to say yes: a no, and whatever is not
- * finite, is for the comparer to look at. */
+ * and, where there are such limits, of each row and of each column. NaN and infinities must stand where they should. A
+ * cheap way to say yes: a no is for the comparer to look at. */
 int32_t accept(const void *found, int64_t rows, int64_t columns, int64_t item_bytes, const double *exact,
-               const double *limits, const double *per_unit, double mean_limit, const double *row_limits,
+               const float *limits, const float *per_unit, double mean_limit, const double *row_limits,
                const double *column_limits) {
     double *column_sums = column_limits ? calloc((size_t)columns, sizeof(double)) : NULL;
     double errors[256];
@@ -218,16 +240,16 @@ int32_t accept(const void *found, int64_t rows, int64_t columns, int64_t item_by
     for (int64_t row = 0; row < rows && !wrong; row++) {
         double row_sum = 0;
         for (int64_t block = 0; block < columns; block += 256) {
-            const int64_t first = row * columns + block, length = columns - block < 256 ? columns - block : 256;
-            for (int64_t i = 0; i < length; i++) {
-                const double value = item_bytes == 4 ? ((const float *)found)[first + i] : widen(((const uint16_t *)found)[first + i]);
-                const double error = value > exact[first + i] ? value - exact[first + i] : exact[first + i] - value;
-                wrong |= !(error <= limits[first + i]);
-                errors[i] = error * per_unit[first + i];
-                row_sum += errors[i];
-            }
+            const int64_t first = row * columns + block, count = columns - block < 256 ? columns - block : 256;
+            wrong |= errors_of(errors, (const uint8_t *)found + first * item_bytes, count, item_bytes, exact + first,
+                               limits + first, per_unit + first);
+            double lanes[8] = {0}; /* a fixed order that can still be added side by side */
+            for (int64_t i = 0; i < count / 8 * 8; i += 8)
+                for (int64_t lane = 0; lane < 8; lane++) lanes[lane] += errors[i + lane];
+            for (int64_t i = count / 8 * 8; i < count; i++) lanes[0] += errors[i];
+            for (int64_t lane = 0; lane < 8; lane++) row_sum += lanes[lane];
             if (column_sums)
-                for (int64_t i = 0; i < length; i++) column_sums[block + i] += errors[i];
+                for (int64_t i = 0; i < count; i++) column_sums[block + i] += errors[i];
         }
         wrong |= row_limits && !(row_sum <= row_limits[row] * (double)columns);
         sum += row_sum;
@@ -235,4 +257,12 @@ int32_t accept(const void *found, int64_t rows, int64_t columns, int64_t item_by
     for (int64_t i = 0; column_sums && i < columns; i++) wrong |= !(column_sums[i] <= column_limits[i] * (double)rows);
     free(column_sums);
     return !wrong && sum <= mean_limit * (double)(rows * columns);
+}
+
+/* Whether two outputs of so many bytes are the same in so many sets, bit by bit. */
+int32_t same(const uint8_t *before, int64_t before_pitch, const uint8_t *after, int64_t after_pitch, int64_t bytes,
+             const uint32_t *numbers, int64_t count) {
+    for (int64_t n = 0; n < count; n++)
+        if (memcmp(before + numbers[n] * before_pitch, after + numbers[n] * after_pitch, (size_t)bytes)) return 0;
+    return 1;
 }
