@@ -32,7 +32,6 @@ ALL_EDGES_ELEMENTS = 1 << 24
 THREADED_ELEMENTS = 1 << 16
 """Kernels commonly start their threads above this."""
 FAR_ROWS = 3
-FAR_INPUTS: tuple[layouts.Arrangement, ...] = (layouts.far, layouts.far, layouts.padded, layouts.padded)
 
 
 def workload(definition: Definition, dtype: str, **axes: int) -> Workload:
@@ -149,8 +148,8 @@ def edge_workloads(definition: Definition, dtype: str, domain: Domain) -> list[W
 
 
 def far_workload(definition: Definition, dtype: str, domain: Domain) -> Workload | None:
-    """A small call that spans more than an index of 32 bits: so far apart lie the rows of its first two inputs. More of
-    them would take address space that a host may not grant.
+    """A small call that spans more than an index of 32 bits: so far apart lie the rows of one input, the last of those
+    with the most dimensions. More of them would take address space that a host may not grant.
 
     None if the domain admits dense inputs only, or no small call of at least `FAR_ROWS` rows.
     """
@@ -160,7 +159,10 @@ def far_workload(definition: Definition, dtype: str, domain: Domain) -> Workload
     for edge in definition.edge_axes:
         axes = _fitted(edge, bounds)
         if all(axes[name] >= FAR_ROWS for name in _variable(definition)):
-            made = _rearranged(workload(definition, dtype, **axes), FAR_INPUTS, domain.layout)
+            ranks = [len(spec.dims) for spec in definition.inputs]
+            last = len(ranks) - 1 - ranks[::-1].index(max(ranks))
+            variant = tuple(layouts.far if place == last else layouts.padded for place in range(len(ranks)))
+            made = _rearranged(workload(definition, dtype, **axes), variant, domain.layout)
             return made if domain.admits(made) and is_far(made) and _elements(made) <= EDGE_ELEMENTS else None
     return None
 

@@ -1,6 +1,6 @@
 """Every definition's correctness rule can fail: it rejects what is wrong, and accepts what is right, in every dtype.
 
-It runs over the whole catalogue with sizes from the definitions themselves, so that no definition comes into use without it.
+It runs over the whole catalogue, with sizes from the definitions, so that no definition comes into use without it.
 """
 
 from __future__ import annotations
