@@ -16,6 +16,7 @@ import math
 import mmap
 import os
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,10 +46,16 @@ ROTATED_BYTES = 64 << 20
 """Sets rotate over about this much: twice the last-level cache of common servers' slices. More would take each runner
 longer to map than it changes what is measured.
 """
+LINKED_BYTES = 256 << 10
+"""Activations up to this size are made anew for each call. Larger ones leave a call little to gain from others."""
+SMALL_ROTATED_BYTES = 16 << 20
+"""That much is enough where activations are made anew and weights are small."""
 CAPACITY_BYTES = 128 << 30
 """Of address space per shared file; memory is taken only where it is written."""
 SPARSE_OFFSET = CAPACITY_BYTES // 2
 """From here on inputs lie whose pages are mostly never made."""
+LINK_CALLS = 64
+LINK_REPETITIONS = 8
 F_SEAL_FUTURE_WRITE = 0x10
 POISON = {4: -0x5A5A5B, 2: -0x5B, 8: -0x5A5A5A5A5A5A5B}
 """By item size: a bit pattern that is NaN in float32, bfloat16 and float64; `native/arena.c` has the same."""
@@ -134,9 +141,14 @@ class Layout:
     def sparse(self) -> bool:
         return is_far(self.workload)
 
+    @property
+    def linked(self) -> bool:
+        """Whether each timed call's activations are made from what the call before wrote."""
+        return _bytes_of(self.workload, self.weights, False) <= LINKED_BYTES and not self.sparse
+
     def plan(self, offset: int, *, checked: bool, with_outputs: bool = True) -> bytes:
-        """The PLAN of the runner's protocol. A baseline allocates its outputs itself. `checked` sets have guards, the
-        timed ones are mapped at once.
+        """The PLAN of the runner's protocol. A baseline allocates its outputs itself. `checked` sets have guards; the
+        timed ones are mapped at once, and linked.
         """
         outputs = self.outputs if with_outputs else ()
         head = runner.PLAN_HEAD.pack(
@@ -149,6 +161,8 @@ class Layout:
             self.sets,
             min(self.sets, GUARDED_SETS) if checked else 0,
             checked or self.sparse,
+            self.linked and not checked,
+            0,
         )
         weights = (*self.weights, *(False for _ in outputs))
         tensors = [_describe(p, w) for p, w in zip((*self.inputs, *outputs), weights, strict=True)]
@@ -162,21 +176,32 @@ def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS
         HostFaultError: the workload does not fit into a shared file.
     """
     outputs = tuple(dense(tuple(workload.axes[a] for a in spec.dims), workload.dtype) for spec in definition.outputs)
+    weights = tuple(spec.role is Role.WEIGHT for spec in definition.inputs)
     per_set = sum(_pitch(layout) - PAGE for layout in (*workload.inputs, *outputs))
-    sets = max(2, min(max_sets, ROTATED_BYTES // per_set))
+    rotated = ROTATED_BYTES if _rotates(workload, weights) else SMALL_ROTATED_BYTES
+    sets = max(2, min(max_sets, rotated // per_set))
     layout = Layout(
         workload=workload,
         inputs=_place(workload.inputs, sets),
         outputs=_place(outputs, sets),
         sets=sets,
         scalars=tuple(scalar.default for scalar in definition.scalars),
-        weights=tuple(spec.role is Role.WEIGHT for spec in definition.inputs),
+        weights=weights,
     )
     if max(layout.input_bytes, layout.output_bytes) > SPARSE_OFFSET:
         raise HostFaultError(
             f"{workload.label}: {sets} sets exceed {SPARSE_OFFSET >> 30} GiB; judge a smaller workload"
         )
     return layout
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Which sets were called, in order, and from what each call's activations were made; and which were not called."""
+
+    called: Numbers
+    states: NDArray[np.uint64]
+    decoys: Numbers
 
 
 class InputArena:
@@ -187,6 +212,12 @@ class InputArena:
         self.offset = offset
         self.tensors = [_tensor_view(file, place, layout.sets, offset) for place in layout.inputs]
         self._arena = native.arena
+        self._chain = runner.Chain()
+        self._linked = [index for index, weight in enumerate(layout.weights) if not weight] if layout.linked else []
+        for index in self._linked:
+            place = layout.inputs[index]
+            shape, strides, start = place.layout.shape, place.layout.strides, file.address + offset + place.start
+            self._chain.add_input(start, place.pitch, shape, strides, place.layout.dtype, 0)
         if not layout.sparse:  # what lies between elements is NaN, so that a kernel which reads it shows
             item_bytes = ITEM_BYTES[layout.workload.dtype]
             file.bytes[offset : offset + layout.input_bytes].view(BITS[item_bytes]).fill_(POISON[item_bytes])
@@ -218,6 +249,42 @@ class InputArena:
         """Every value of those sets becomes a new one: a base draw's, times a random number around one."""
         self._arena.renew(ctypes.byref(cell), numbers.ctypes.data, len(numbers), ctypes.byref(state))
 
+    def made(self, numbers: Numbers, states: NDArray[np.uint64]) -> dict[int, Tensor]:
+        """By input, what those linked calls were given, sets in front. Inputs that are not here lie in the buffers."""
+        tensors = {}
+        for place, index in enumerate(self._linked):
+            layout = self.layout.inputs[index].layout
+            memory = torch.empty((len(numbers), span(layout)), dtype=getattr(torch, layout.dtype))
+            pitch = memory.stride(0) * memory.element_size()
+            chain = ctypes.byref(self._chain)
+            self._arena.remake(
+                chain, place, numbers.ctypes.data, states.ctypes.data, len(numbers), memory.data_ptr(), pitch
+            )
+            tensors[index] = memory.as_strided((len(numbers), *layout.shape), (memory.stride(0), *layout.strides))
+        return tensors
+
+    def link_ns(self) -> float:
+        """What it costs a runner at least to follow the chain and to make the activations of one call."""
+        chain, memories = runner.Chain(linked=self.layout.linked), []
+        for index in self._linked:
+            place = self.layout.inputs[index]
+            memories.append(torch.empty(span(place.layout), dtype=getattr(torch, place.layout.dtype)))
+            start, to = self.tensors[index].data_ptr(), memories[-1].data_ptr()
+            chain.add_input(start, place.pitch, place.layout.shape, place.layout.strides, place.layout.dtype, to)
+        for place in self.layout.outputs:
+            memories.append(torch.zeros(place.layout.shape, dtype=getattr(torch, place.layout.dtype)))
+            chain.add_output(memories[-1].data_ptr(), 0, place.layout.shape, place.layout.dtype)
+        calls = min(self.layout.sets, LINK_CALLS)
+        called, states = np.empty(calls, np.uint32), np.empty(calls, np.uint64)
+        best_ns = math.inf
+        for repetition in range(LINK_REPETITIONS):
+            pool = np.arange(self.layout.sets, dtype=np.uint32)
+            chain.restart(repetition, pool.ctypes.data, len(pool))
+            start_ns = time.perf_counter_ns()
+            self._arena.walk(ctypes.byref(chain), calls, called.ctypes.data, states.ctypes.data)
+            best_ns = min(best_ns, (time.perf_counter_ns() - start_ns) / calls)
+        return best_ns
+
     def change(self, cell: InputTensor, numbers: Numbers, changes: int, most_rows: int, state: ctypes.c_uint64) -> None:
         """In those sets, each row (at most so many) gets other draws' values at a few random places."""
         self._arena.change(
@@ -244,11 +311,9 @@ class OutputArena:
             )
             for place, size in zip(layout.outputs, self.sizes, strict=True)
         ]
-        self._chain = runner.Chain(outputs=len(layout.outputs))
-        for index, (place, size) in enumerate(zip(layout.outputs, self.sizes, strict=True)):
-            self._chain.output[index] = runner.ChainOutput(
-                file.address + place.start, place.pitch, size, _item_bytes(place)
-            )
+        self._chain = runner.Chain()
+        for place in layout.outputs:
+            self._chain.add_output(file.address + place.start, place.pitch, place.layout.shape, place.layout.dtype)
 
     def poison(self, numbers: Numbers) -> None:
         """Fills those sets, and all that lies around them in their pages, with NaN of a known pattern."""
@@ -304,18 +369,27 @@ class OutputArena:
             for kept, tensor, cell, size in zip(before, self.tensors, self._cells, self.sizes, strict=True)
         )
 
-    def walk(self, seed: int, pool: Numbers, calls: int) -> tuple[Numbers, Numbers]:
-        """The sets that a run must have called, in order, if the outputs are what its calls wrote; and the others."""
-        consumed, called = pool.copy(), np.empty(calls, np.uint32)
-        chain = self._chain
-        chain.state, chain.pool, chain.remaining, chain.last = seed, consumed.ctypes.data, len(consumed), -1
-        self._arena.walk(ctypes.byref(chain), calls, called.ctypes.data)
-        return called, consumed[: len(pool) - calls]
+    def walk(self, seed: int, pool: Numbers, calls: int, *, linked: bool) -> Walk:
+        """What a run must have done, if the outputs are what its calls wrote."""
+        consumed, called, states = pool.copy(), np.empty(calls, np.uint32), np.empty(calls, np.uint64)
+        self._chain.linked = linked
+        self._chain.restart(seed, consumed.ctypes.data, len(consumed))
+        self._arena.walk(ctypes.byref(self._chain), calls, called.ctypes.data, states.ctypes.data)
+        return Walk(called, states, consumed[: len(pool) - calls])
 
 
 def indices(numbers: Numbers) -> Tensor:
     """The numbers as torch wants them."""
     return torch.from_numpy(numbers.astype(np.int64))
+
+
+def _bytes_of(workload: Workload, weights: Sequence[bool], of_weights: bool) -> int:
+    return sum(_size(layout) for layout, weight in zip(workload.inputs, weights, strict=True) if weight is of_weights)
+
+
+def _rotates(workload: Workload, weights: Sequence[bool]) -> bool:
+    """Whether it matters where inputs come from: activations of linked calls come from a cache, as in serving."""
+    return _bytes_of(workload, weights, False) > LINKED_BYTES or _bytes_of(workload, weights, True) > LINKED_BYTES
 
 
 def _item_bytes(place: Place) -> int:

@@ -5,6 +5,7 @@ A baseline is called as the engine calls it: it takes tensors and allocates its 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -26,19 +27,19 @@ KEPT_PLANS = 64
 
 
 class Plans:
-    """Workloads' buffers in this process, and each set's arguments, by the request that described them."""
+    """Workloads' buffers in this process, and the calls on them, by the request that described them."""
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, tuple[runner.Plan, list[tuple[Any, ...]]]] = OrderedDict()
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._kept: OrderedDict[bytes, tuple[runner.Plan, runner.Calls]] = OrderedDict()
 
-    def find(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> tuple[runner.Plan, list[tuple[Any, ...]]]:
+    def find(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> tuple[runner.Plan, runner.Calls]:
         if payload not in self._kept:
             while len(self._kept) >= KEPT_PLANS:
-                _, (oldest, calls) = self._kept.popitem(last=False)
-                calls.clear()
+                _, (oldest, _) = self._kept.popitem(last=False)
                 oldest.unmap()
             plan = runner.Plan(payload, inputs_fd, outputs_fd)
-            self._kept[payload] = (plan, [arguments(plan, number) for number in range(plan.sets)])
+            self._kept[payload] = (plan, runner.Calls(torch, plan, self._library))
         self._kept.move_to_end(payload)
         return self._kept[payload]
 
@@ -55,7 +56,7 @@ class BaselineExecutor:
         self._function = self._implementation
         self._plans = plans
         self._compiled_for: runner.Plan | None = None
-        self._calls: list[tuple[Any, ...]] = []
+        self._calls: runner.Calls | None = None
 
     def plan(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> None:
         plan, self._calls = self._plans.find(payload, inputs_fd, outputs_fd)
@@ -67,18 +68,10 @@ class BaselineExecutor:
     def setup(self, numbers: Sequence[int]) -> None:
         raise runner.RefusalError("a baseline has no setup phase")
 
-    def run(self, seed: int, calls: int, pool: Sequence[int]) -> None:
-        """Trusted, so the first of the pool, in the order in which they come."""
-        function, arguments = self._function, self._calls
+    def run(self, seed: int, calls: int, pool: Any) -> None:
+        assert self._calls is not None
         with torch.inference_mode():
-            for number in pool[:calls]:
-                function(*arguments[number])
-
-
-def arguments(plan: runner.Plan, number: int) -> tuple[Any, ...]:
-    """What a baseline is called with for that set."""
-    inputs = zip(plan.addresses(number), plan.inputs, strict=True)
-    return (*(runner.view(torch, address, tensor) for address, tensor in inputs), *plan.scalars)
+            self._calls.run(self._function, seed, calls, pool)
 
 
 def main() -> None:
@@ -86,7 +79,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     torch.set_num_threads(settings["threads"])
     nothing = os.memfd_create("nothing")
-    plans = Plans()
+    plans = Plans(ctypes.CDLL(settings["library"]))
     channel = socket.socket(fileno=settings["channel"])
     runner.serve(channel, settings["inputs_fd"], nothing, lambda payload: BaselineExecutor(payload, plans))
 

@@ -17,7 +17,7 @@ from harness.policy import JudgePolicy
 from harness.session import Finding, Session
 from harness.stock import Stock
 from harness.trial import Trial
-from kernels.candidate import Candidate
+from kernels.candidate import Candidate, Language
 from kernels.definition import Definition
 from kernels.inputs import is_far
 from kernels.roofline import Peaks
@@ -90,6 +90,7 @@ class Bout:
             self._outputs_of(stock),
             self._session,
             needs_setup=candidate.needs_setup,
+            in_python=candidate.language is Language.PYTHON,
             policy=self._policy,
             random=random,
         )

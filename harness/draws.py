@@ -224,30 +224,31 @@ class Part:
 
     def of_inputs(self, tensors: Sequence[Tensor], numbers: Tensor | None = None) -> list[Tensor]:
         """Dense copies: of those sets, or of all, of these places."""
-        return self._take(tensors, [spec.dims for spec in self.definition.inputs], numbers)
+        return [
+            self.of(spec.dims, tensor, numbers) for spec, tensor in zip(self.definition.inputs, tensors, strict=True)
+        ]
 
     def of_outputs(self, tensors: Sequence[Tensor], numbers: Tensor | None = None) -> list[Tensor]:
         """Likewise."""
-        return self._take(tensors, [spec.dims for spec in self.definition.outputs], numbers)
+        return [
+            self.of(spec.dims, tensor, numbers) for spec, tensor in zip(self.definition.outputs, tensors, strict=True)
+        ]
+
+    def of(self, dims: Sequence[str], tensor: Tensor, numbers: Tensor | None) -> Tensor:
+        """Of one tensor with these dimensions."""
+        if self.places is None or self.axis not in dims:
+            return tensor if numbers is None else tensor[numbers]
+        if dims[0] == self.axis:  # never copied whole
+            sets = torch.arange(tensor.shape[0]) if numbers is None else numbers
+            return tensor[sets[:, None], self.places]
+        chosen = tensor if numbers is None else tensor[numbers]
+        return chosen.index_select(1 + list(dims).index(self.axis), self.places)
 
     def whole_index(self, dims: Sequence[str], index: tuple[int, ...]) -> tuple[int, ...]:
         """Where an element of a part lies in the whole tensor."""
         if self.places is None:
             return index
         return tuple(int(self.places[i]) if dim == self.axis else i for dim, i in zip(dims, index, strict=True))
-
-    def _take(self, tensors: Sequence[Tensor], dims: Sequence[tuple[str, ...]], numbers: Tensor | None) -> list[Tensor]:
-        taken = []
-        for tensor, names in zip(tensors, dims, strict=True):
-            if self.places is None or self.axis not in names:
-                taken.append(tensor if numbers is None else tensor[numbers])
-            elif names[0] == self.axis:  # never copied whole
-                sets = torch.arange(tensor.shape[0]) if numbers is None else numbers
-                taken.append(tensor[sets[:, None], self.places])
-            else:
-                chosen = tensor if numbers is None else tensor[numbers]
-                taken.append(chosen.index_select(1 + names.index(self.axis), self.places))
-        return taken
 
 
 def choose_part(definition: Definition, workload: Workload, elements: int, generator: Generator) -> Part:

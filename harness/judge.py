@@ -180,7 +180,14 @@ class Judge:
         except Finding as finding:
             raise as_baseline_error("given as a candidate", finding) from None
         outputs = self._outputs_of(session)
-        return RivalCandidate(baseline.digest, session, outputs, self.policy, needs_setup=baseline.needs_setup)
+        return RivalCandidate(
+            baseline.digest,
+            session,
+            outputs,
+            self.policy,
+            needs_setup=baseline.needs_setup,
+            in_python=baseline.language is Language.PYTHON,
+        )
 
     def _stock_of(self, definition: Definition) -> Callable[[Workload, int], Stock]:
         return lambda workload, sets: self._stocks.stock(definition, workload, self._seed, self._bank, max_sets=sets)

@@ -74,10 +74,19 @@ class Native:
         loaded.change.argtypes = (address, address, integer, integer, integer, address)
         loaded.poison.argtypes = (address, address, integer)
         loaded.inspect.argtypes = (address, address, integer, address, address)
-        loaded.walk.argtypes = (ctypes.POINTER(Chain), integer, address)
+        loaded.walk.argtypes = (ctypes.POINTER(Chain), integer, address, address)
+        loaded.remake.argtypes = (ctypes.POINTER(Chain), integer, address, address, integer, address, integer)
         loaded.accept.argtypes = (address, *(integer,) * 3, *(address,) * 3, ctypes.c_double, address, address)
         loaded.same.argtypes = (address, integer, address, integer, integer, address, integer)
-        for function in (loaded.fill, loaded.renew, loaded.change, loaded.poison, loaded.inspect, loaded.walk):
+        for function in (
+            loaded.fill,
+            loaded.renew,
+            loaded.change,
+            loaded.poison,
+            loaded.inspect,
+            loaded.walk,
+            loaded.remake,
+        ):
             function.restype = None
         return loaded
 

@@ -25,6 +25,10 @@ class Opponent(Protocol):
         """Under which its times are remembered."""
 
     @property
+    def in_python(self) -> bool:
+        """Whether its runner is one in Python."""
+
+    @property
     def needs_setup(self) -> bool:
         """Whether it packs weights, which must stay as they are then."""
 
@@ -52,7 +56,9 @@ class Baseline:
     def __init__(self, name: str, session: Session, policy: JudgePolicy) -> None:
         self.name = name
         self._session = session
+        self._random = np.random.default_rng()
         self.needs_setup = False
+        self.in_python = True
         self.run_ns = 0
         self._patience_s = policy.deadline_s * PATIENCE
 
@@ -65,11 +71,14 @@ class Baseline:
 
     def run(self, numbers: Numbers) -> float:
         try:
-            spent_ns = self._session.run(numbers, len(numbers), 0, self._patience_s)
+            spent_ns = self._session.run(numbers, len(numbers), self._seed(), self._patience_s)
         except Finding as finding:
             raise as_baseline_error(self.name, finding) from None
         self.run_ns += spent_ns
         return spent_ns / len(numbers)
+
+    def _seed(self) -> int:
+        return int(self._random.integers(0, 1 << 63))
 
     def hasten(self) -> None:
         self._session.hasten()
@@ -90,8 +99,10 @@ class RivalCandidate:
         policy: JudgePolicy,
         *,
         needs_setup: bool,
+        in_python: bool,
     ) -> None:
         self.name = digest
+        self.in_python = in_python
         self._session = session
         self._outputs_of = outputs_of
         self._policy = policy

@@ -5,6 +5,8 @@ Shape suffix: S sets.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 import random
 import time
@@ -12,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from harness import scheduling, timing
-from harness.arena import Numbers, indices
+from harness.arena import Numbers, Walk, indices
 from harness.draws import Part, choose_part
 from harness.opponent import Opponent
 from harness.session import Finding
@@ -30,6 +33,8 @@ VERIFIED_SETS = 16
 VERIFIED_SETS_LEAST = 4
 VERIFIED_SETS_LARGE = 2
 """Of a timed batch, whose outputs (or some rows of them, or some columns of large weights) are recomputed."""
+LEAST_NS = 1.0
+STEP_CALLS = 2000
 TIMED_WRONG = "right when checked, wrong when timed: "
 
 
@@ -60,11 +65,27 @@ def time_trial(trial: Trial, opponent: Opponent, deadline: float) -> PairedTimin
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs and outputs of some rows of some timed calls, copied right after their batch."""
+    """Some rows of some timed calls, copied right after their batch."""
 
     part: Part
-    inputs: list[Tensor]
+    called: Numbers
+    states: NDArray[np.uint64]
+    inputs: list[Tensor | None]
+    """None where a linked call's activation can be made again."""
     outputs: list[Tensor]
+
+
+@functools.cache
+def step_ns() -> float:
+    """What it costs a runner in Python at least to ask for the next call, besides `Stock.link_ns`."""
+    anything = ctypes.CDLL(None).getpagesize
+    best_ns = math.inf
+    for _ in range(5):
+        start_ns = time.perf_counter_ns()
+        for _ in range(STEP_CALLS):
+            anything(None)
+        best_ns = min(best_ns, (time.perf_counter_ns() - start_ns) / STEP_CALLS)
+    return best_ns
 
 
 class Pairs:
@@ -131,28 +152,39 @@ class Pairs:
     def _run(self, pool: Numbers) -> Batch:
         """One batch of the candidate, on all sets of the pool but a few."""
         calls = max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))
-        batch = self._trial.run(pool, calls)
-        self._candidate_ns = batch.spent_ns / calls
+        batch = self._trial.run(pool, calls, linked=self._trial.stock.layout.linked)
+        self._candidate_ns = self._without_link(batch.spent_ns / calls, self._trial.in_python)
         return batch
 
     def _run_opponent(self, numbers: Numbers) -> None:
-        self._opponent_ns = self._opponent.run(numbers)
+        self._opponent_ns = self._without_link(self._opponent.run(numbers), self._opponent.in_python)
         self._trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
 
     def _examine(self, batch: Batch) -> None:
         finding = self._trial.examine(batch)
         if finding is not None:
             raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
-        self._keep_sample(batch.called)
+        self._keep_sample(batch.walk)
 
-    def _keep_sample(self, called: Numbers) -> None:
+    def _without_link(self, per_call_ns: float, in_python: bool) -> float:
+        """A host does not pay for the chain; what it costs at least is taken off."""
+        return max(LEAST_NS, per_call_ns - self._trial.stock.link_ns - (step_ns() if in_python else 0.0))
+
+    def _keep_sample(self, walk: Walk) -> None:
         """The calls, and what is looked at of them, are chosen now, after the batch."""
         trial = self._trial
-        chosen = trial.random.permutation(called)[: self._verified_sets]
+        chosen = trial.random.permutation(len(walk.called))[: self._verified_sets]
         part = self._choose_part(len(chosen))
-        numbers = indices(chosen)
-        inputs = part.of_inputs(trial.stock.inputs.tensors, numbers)
-        self._samples.append(Sample(part, inputs, part.of_outputs(trial.outputs.tensors, numbers)))
+        called, states = walk.called[chosen], walk.states[chosen]
+        numbers, linked = indices(called), trial.stock.layout.linked
+        inputs = [
+            None if linked and not weight else part.of(spec.dims, tensor, numbers)
+            for spec, tensor, weight in zip(
+                trial.definition.inputs, trial.stock.inputs.tensors, trial.stock.layout.weights, strict=True
+            )
+        ]
+        outputs = part.of_outputs(trial.outputs.tensors, numbers)
+        self._samples.append(Sample(part, called, states, inputs, outputs))
 
     def _choose_part(self, sets: int) -> Part:
         """The same rows each time, so that all samples can be computed at once; of large weights another part."""
@@ -170,11 +202,22 @@ class Pairs:
         """
         trial = self._trial
         for group in self._groups():
-            inputs = [torch.cat(tensors) for tensors in zip(*(s.inputs for s in group), strict=True)]
             outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
-            finding = trial.compare(trial.stock.traffic, group[0].part, inputs, outputs)
+            finding = trial.compare(trial.stock.traffic, group[0].part, self._inputs(group), outputs)
             if finding is not None:
                 raise Finding(finding.status, TIMED_WRONG + finding.reason, finding.mismatches)
+
+    def _inputs(self, group: list[Sample]) -> list[Tensor]:
+        """What those calls were given."""
+        trial, part = self._trial, group[0].part
+        called, states = (np.concatenate([getattr(s, field) for s in group]) for field in ("called", "states"))
+        made = trial.stock.inputs.made(called, states)
+        return [
+            part.of(spec.dims, made[index], None)
+            if index in made
+            else torch.cat([kept for sample in group if (kept := sample.inputs[index]) is not None])
+            for index, spec in enumerate(trial.definition.inputs)
+        ]
 
     def _groups(self) -> list[list[Sample]]:
         if self._trial.definition.independent_axis and self._samples[0].part.places is not None:

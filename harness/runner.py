@@ -33,8 +33,10 @@ DONE, REFUSED, FAILED = 101, 102, 103
 MAX_TEXT_BYTES = 2000
 LOAD_HEAD = struct.Struct("<q")
 """Most bytes of packed weights; 0 without a setup phase."""
-PLAN_HEAD = struct.Struct("<QQQIIIIII")
-"""Input offset, input bytes, output bytes; inputs, outputs, scalars, sets, guarded sets, whether sparse."""
+PLAN_HEAD = struct.Struct("<QQQIIIIIIII")
+"""Input offset, input bytes, output bytes; inputs, outputs, scalars, sets, guarded sets, whether sparse, whether linked,
+nothing.
+"""
 PLAN_TENSOR = struct.Struct("<ii4q4qQQQQ")
 """Dtype, rank, shape, strides, base, start, pitch, whether a weight."""
 RUN_HEAD = struct.Struct("<QII")
@@ -46,7 +48,7 @@ MAP_SHARED = 1
 MADV_POPULATE_READ = 22
 MAP_FAILED = ctypes.c_void_p(-1).value
 MAX_RANK = 4
-CHAIN_OUTPUTS = 8
+CHAIN_TENSORS = 8
 DTYPE_CODES = {"float32": 1, "bfloat16": 2, "float64": 3, "int32": 4, "int64": 5}
 DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8}
@@ -72,17 +74,55 @@ class ChainOutput(ctypes.Structure):
     )
 
 
+class ChainInput(ctypes.Structure):
+    _fields_ = (
+        ("start", ctypes.c_void_p),
+        ("pitch", ctypes.c_int64),
+        ("item_bytes", ctypes.c_int64),
+        ("shape", ctypes.c_int64 * MAX_RANK),
+        ("stride", ctypes.c_int64 * MAX_RANK),
+        ("to", ctypes.c_void_p),
+    )
+
+
 class Chain(ctypes.Structure):
-    """`chain` of `native/chain.h`: which set is called next."""
+    """`chain` of `native/chain.h`: which set is called next, and with what."""
 
     _fields_ = (
         ("state", ctypes.c_uint64),
         ("pool", ctypes.c_void_p),
         ("remaining", ctypes.c_int64),
         ("last", ctypes.c_int64),
+        ("linked", ctypes.c_int64),
         ("outputs", ctypes.c_int64),
-        ("output", ChainOutput * CHAIN_OUTPUTS),
+        ("inputs", ctypes.c_int64),
+        ("output", ChainOutput * CHAIN_TENSORS),
+        ("input", ChainInput * CHAIN_TENSORS),
     )
+
+    def restart(self, seed: int, pool: int, count: int) -> None:
+        """Begins a run over that many set numbers at that address."""
+        self.state, self.pool, self.remaining, self.last = seed, pool, count, -1
+
+    def add_output(self, start: int, pitch: int, shape: Any, dtype: str) -> None:
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        self.output[self.outputs] = ChainOutput(start, pitch, elements, ITEM_BYTES[dtype])
+        self.outputs += 1
+
+    def add_input(self, start: int, pitch: int, shape: Any, strides: Any, dtype: str, to: int) -> None:
+        missing = MAX_RANK - len(shape)
+        distinct = [extent if stride else 1 for extent, stride in zip(shape, strides, strict=True)]
+        self.input[self.inputs] = ChainInput(
+            start,
+            pitch,
+            ITEM_BYTES[dtype],
+            (ctypes.c_int64 * MAX_RANK)(*[1] * missing, *distinct),
+            (ctypes.c_int64 * MAX_RANK)(*[0] * missing, *strides),
+            to,
+        )
+        self.inputs += 1
 
 
 class Tensor:
@@ -94,6 +134,9 @@ class Tensor:
         self.shape: tuple[int, ...] = fields[2 : 2 + rank]
         self.strides: tuple[int, ...] = fields[2 + MAX_RANK : 2 + MAX_RANK + rank]
         self.base, self.start, self.pitch, self.weight = fields[2 + 2 * MAX_RANK :]
+        reach = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+        self.span = (1 + reach) * ITEM_BYTES[self.dtype]
+        """Bytes from the first element to the last."""
 
 
 class Region:
@@ -122,9 +165,9 @@ class Plan:
     """One workload's buffer sets in this process."""
 
     def __init__(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> None:
-        offset, input_bytes, output_bytes, inputs, outputs, scalars, self.sets, guarded, sparse = PLAN_HEAD.unpack_from(
-            payload
-        )
+        fields = PLAN_HEAD.unpack_from(payload)
+        offset, input_bytes, output_bytes, inputs, outputs, scalars, self.sets, guarded, sparse, linked, _ = fields
+        self.linked = bool(linked)
         place = PLAN_HEAD.size
         tensors = [
             Tensor(PLAN_TENSOR.unpack_from(payload, place + i * PLAN_TENSOR.size)) for i in range(inputs + outputs)
@@ -150,6 +193,47 @@ class Plan:
             region.unmap()
 
 
+class Calls:
+    """A plan's calls as torch sees them: the arguments of each set, and the chain that says which is next."""
+
+    def __init__(self, torch: Any, plan: Plan, library: Any) -> None:
+        self._step = library.step
+        self._step.restype = ctypes.c_int64
+        self._chain = Chain(linked=plan.linked)
+        self._address = ctypes.c_void_p(ctypes.addressof(self._chain))
+        self._shared = self._link(torch, plan) if plan.linked else {}
+        for base, tensor in zip(plan.bases[len(plan.inputs) :], plan.outputs, strict=True):
+            self._chain.add_output(base + tensor.start, tensor.pitch, tensor.shape, tensor.dtype)
+        self._arguments = [self._of(torch, plan, number) for number in range(plan.sets)]
+
+    def _link(self, torch: Any, plan: Plan) -> dict[int, Any]:
+        """Memory for each activation, laid out as every set's, which all calls are given."""
+        shared = {}
+        for index, (base, tensor) in enumerate(zip(plan.bases, plan.inputs, strict=False)):
+            if not tensor.weight:
+                memory = torch.full((tensor.span,), -1, dtype=torch.int8).view(getattr(torch, tensor.dtype))
+                shared[index] = memory.as_strided(tensor.shape, tensor.strides)
+                self._chain.add_input(
+                    base + tensor.start, tensor.pitch, tensor.shape, tensor.strides, tensor.dtype, memory.data_ptr()
+                )
+        return shared
+
+    def _of(self, torch: Any, plan: Plan, number: int) -> tuple[Any, ...]:
+        addresses = plan.addresses(number)
+        tensors = [
+            self._shared[index] if index in self._shared else view(torch, address, tensor)
+            for index, (address, tensor) in enumerate(zip(addresses, (*plan.inputs, *plan.outputs), strict=True))
+        ]
+        return (*tensors[: len(plan.inputs)], *plan.scalars, *tensors[len(plan.inputs) :])
+
+    def run(self, function: Any, seed: int, calls: int, pool: Any) -> None:
+        """Calls so many sets of the pool. It knows one call at a time."""
+        arguments, step, address = self._arguments, self._step, self._address
+        self._chain.restart(seed, pool.buffer_info()[0], len(pool))
+        for _ in range(calls):
+            function(*arguments[step(address)])
+
+
 class PythonExecutor:
     """Calls `run(*inputs, *scalars, *outputs)` of a candidate's `main.py` on torch tensors over the judge's buffers."""
 
@@ -157,10 +241,7 @@ class PythonExecutor:
         import torch
 
         self._torch = torch
-        self._step = library.step
-        self._step.restype = ctypes.c_int64
-        self._chain = Chain()
-        self._chain_address = ctypes.c_void_p(ctypes.addressof(self._chain))
+        self._library = library
         folder = unpack(json.loads(payload[LOAD_HEAD.size :]))
         sys.path.insert(0, folder)
         try:
@@ -174,50 +255,25 @@ class PythonExecutor:
         except Exception as error:
             raise RefusalError(f"main.py cannot be loaded: {type(error).__name__}: {error}") from None
         self._plan: Plan | None = None
-        self._calls: list[Any] = []
+        self._calls: Calls | None = None
 
     def plan(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> None:
-        self._calls = []
+        self._calls = None
         if self._plan is not None:
             self._plan.unmap()
-        self._plan = plan = Plan(payload, inputs_fd, outputs_fd)
-        self._calls = [self._arguments(number) for number in range(plan.sets)]
-        outputs = [
-            ChainOutput(base + t.start, t.pitch, count(t.shape), ITEM_BYTES[t.dtype])
-            for base, t in zip(plan.bases[len(plan.inputs) :], plan.outputs, strict=True)
-        ]
-        self._chain.outputs = len(outputs)
-        self._chain.output[: len(outputs)] = outputs
+        self._plan = Plan(payload, inputs_fd, outputs_fd)
+        self._calls = Calls(self._torch, self._plan, self._library)
 
     def setup(self, numbers: Any) -> None:
         raise RefusalError("a Python candidate has no setup phase")
 
     def run(self, seed: int, calls: int, pool: Any) -> None:
-        chain, function, arguments = self._chain, self._run, self._calls
-        chain.state, chain.pool, chain.remaining, chain.last = seed, pool.buffer_info()[0], len(pool), -1
-        step, address = self._step, self._chain_address
+        assert self._calls is not None
         with self._torch.inference_mode():
-            for _ in range(calls):
-                try:
-                    function(*arguments[step(address)])
-                except Exception as error:
-                    raise RefusalError(f"run raised {type(error).__name__}: {error}") from None
-
-    def _arguments(self, number: int) -> tuple[Any, ...]:
-        plan = self._plan
-        assert plan is not None
-        tensors = [
-            view(self._torch, address, tensor)
-            for address, tensor in zip(plan.addresses(number), (*plan.inputs, *plan.outputs), strict=True)
-        ]
-        return (*tensors[: len(plan.inputs)], *plan.scalars, *tensors[len(plan.inputs) :])
-
-
-def count(shape: Any) -> int:
-    elements = 1
-    for extent in shape:
-        elements *= extent
-    return elements
+            try:
+                self._calls.run(self._run, seed, calls, pool)
+            except Exception as error:
+                raise RefusalError(f"run raised {type(error).__name__}: {error}") from None
 
 
 def unpack(files: dict[str, str]) -> str:
@@ -233,10 +289,8 @@ def unpack(files: dict[str, str]) -> str:
 
 def view(torch: Any, address: int, tensor: Tensor) -> Any:
     """A torch tensor over memory that is already there."""
-    dtype = getattr(torch, tensor.dtype)
-    span = 1 + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
-    memory = (ctypes.c_char * (span * dtype.itemsize)).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype).as_strided(tensor.shape, tensor.strides)
+    memory = (ctypes.c_char * tensor.span).from_address(address)
+    return torch.frombuffer(memory, dtype=getattr(torch, tensor.dtype)).as_strided(tensor.shape, tensor.strides)
 
 
 def receive(channel: socket.socket, size: int) -> bytes:

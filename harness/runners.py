@@ -121,7 +121,7 @@ class Runners:
     def start_baseline(self) -> tuple[str, Session]:
         """Starts the baselines' process, if it does not run; returns what it has loaded."""
         if self._baseline is None:
-            self._baseline = ("", start_baseline_session(self._threads, self._inputs))
+            self._baseline = ("", start_baseline_session(self._threads, self._native, self._inputs))
         return self._baseline
 
     def baseline(self, definition: Definition, name: str) -> Session:

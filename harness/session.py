@@ -264,14 +264,19 @@ def _python_paths() -> tuple[tuple[str, str], ...]:
     return (*((path, path) for path in sorted(paths)), ("/sys/devices/system/cpu", "/sys/devices/system/cpu"))
 
 
-def start_baseline_session(threads: int, inputs: SharedFile) -> Session:
+def start_baseline_session(threads: int, native: Native, inputs: SharedFile) -> Session:
     """Starts the process in which baselines run: our own code, so behind no walls. It comes up by itself.
 
     Raises:
         HostFaultError: it cannot be started.
     """
     ours, theirs = socket.socketpair()
-    settings = {"channel": theirs.fileno(), "inputs_fd": inputs.reader, "threads": threads}
+    settings = {
+        "channel": theirs.fileno(),
+        "inputs_fd": inputs.reader,
+        "threads": threads,
+        "library": str(native.library),
+    }
     variables = environment(threads) | {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *(path for path in sys.path if path)]),

@@ -1,12 +1,14 @@
 """What a judge keeps ready of each workload: buffers full of inputs, base draws, references. Candidates come and go.
 
-No call sees rows that an earlier call of the same candidate has seen: every row of every input gets new values before
-each batch. Weights that a kernel packs in its declared setup phase stay as they are while it is timed, as in serving.
+No call sees rows that an earlier call of the same candidate has seen: every row of every input gets new values, between
+linked calls in the runner (`native/chain.h`), before each batch here. Weights that a kernel packs in its declared setup
+phase stay as they are while it is timed, as in serving.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections import OrderedDict
 
 import numpy as np
@@ -20,13 +22,11 @@ from harness.errors import HostFaultError
 from harness.native import InputTensor, Native
 from kernels.definition import Definition
 
-RENEWED_ELEMENTS = 1 << 15
-"""Activations up to this size get all new values. Of larger ones some in each row change, unless they are multiplied by
-weights: a product is soon corrected for two of its factors, but a norm, or what is computed element by element, gains
-nothing from knowing most of its inputs already.
-"""
 CHANGES = 2
-"""Values per row that change then."""
+"""Values per row that change between calls on the same buffers. That is too few for what is multiplied by weights: a
+product is soon corrected for two of its factors. A norm, or what is computed element by element, gains nothing from
+knowing most of its inputs already.
+"""
 EVERY_ROW = 1 << 62
 CHANGED_WEIGHT_ROWS = 4096
 """Of a weight: more of them would take longer than they are worth."""
@@ -64,6 +64,11 @@ class Stock:
     def workload(self) -> Workload:
         return self.layout.workload
 
+    @functools.cached_property
+    def link_ns(self) -> float:
+        """What following the chain adds to a timed call at least."""
+        return self.inputs.link_ns()
+
     @property
     def size_bytes(self) -> int:
         """Of the base draws."""
@@ -97,19 +102,20 @@ class Stock:
         self._stale[:] = False
 
     def renew(self, numbers: Numbers, random: np.random.Generator, *, weights: bool) -> None:
-        """Other traffic values in those sets, under the same addresses: every activation, or a few of each row of large
-        ones, and a few of each row of weights.
+        """Other traffic values in those sets, under the same addresses: in every row of a weight a few; and so in every row
+        of an activation, unless linked calls get new ones anyway, or it is multiplied: then all are new.
         """
         regime = self.definition.regimes[0]
         state = ctypes.c_uint64(int(random.integers(0, 1 << 63)))
         for index, weight in enumerate(self.layout.weights):
-            cell = self._cell(regime, index)
             if weight and weights:
-                self.inputs.change(cell, numbers, CHANGES, CHANGED_WEIGHT_ROWS, state)
-            elif not weight and cell.base_elements > RENEWED_ELEMENTS and not self.definition.independent_axis:
-                self.inputs.change(cell, numbers, CHANGES, EVERY_ROW, state)
-            elif not weight:
-                self.inputs.renew(cell, numbers, state)
+                self.inputs.change(self._cell(regime, index), numbers, CHANGES, CHANGED_WEIGHT_ROWS, state)
+            elif not weight and not self.layout.linked:
+                cell = self._cell(regime, index)
+                if self.definition.independent_axis:
+                    self.inputs.renew(cell, numbers, state)
+                else:
+                    self.inputs.change(cell, numbers, CHANGES, EVERY_ROW, state)
 
     def _cell(self, regime: str, index: int) -> InputTensor:
         if (regime, index) not in self._cells:

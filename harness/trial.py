@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from harness import comparer
-from harness.arena import GUARDED_SETS, Numbers, OutputArena, indices
+from harness.arena import GUARDED_SETS, Numbers, OutputArena, Walk, indices
 from harness.draws import Draws, Part, choose_part
 from harness.policy import JudgePolicy
 from harness.session import Finding, Session
@@ -29,11 +29,10 @@ SETUP_SETS_PER_DEADLINE = 4
 
 @dataclass(frozen=True)
 class Batch:
-    """One run: how long it took, which sets it must have called, and which it must not have."""
+    """One run: how long it took, and what it must have done."""
 
     spent_ns: int
-    called: Numbers
-    decoys: Numbers
+    walk: Walk
 
 
 class Trial:
@@ -46,6 +45,7 @@ class Trial:
         session: Session,
         *,
         needs_setup: bool,
+        in_python: bool,
         policy: JudgePolicy,
         random: np.random.Generator,
     ) -> None:
@@ -53,6 +53,7 @@ class Trial:
         self.outputs = outputs
         self.session = session
         self.needs_setup = needs_setup
+        self.in_python = in_python
         self.policy = policy
         self.random = random
         self.setup_ns = 0
@@ -83,27 +84,27 @@ class Trial:
             self.setup_ns = spent_ns // len(numbers)
             self.run_ns += spent_ns
 
-    def run(self, pool: Numbers, calls: int) -> Batch:
+    def run(self, pool: Numbers, calls: int, *, linked: bool = False) -> Batch:
         """Poisons the outputs of the pool and calls so many of its sets."""
         seed = int(self.random.integers(0, 1 << 63))
         self.outputs.poison(pool)
         spent_ns = self.session.run(pool, calls, seed, self.policy.deadline_s)
         self.run_ns += spent_ns
-        return Batch(spent_ns, *self.outputs.walk(seed, pool, calls))
+        return Batch(spent_ns, self.outputs.walk(seed, pool, calls, linked=linked))
 
     def examine(self, batch: Batch) -> Finding | None:
         """What is wrong at first sight: outputs not written, written around, or written without a call."""
-        seen = zip(self.definition.outputs, self.outputs.sizes, self.outputs.inspect(batch.called), strict=True)
+        seen = zip(self.definition.outputs, self.outputs.sizes, self.outputs.inspect(batch.walk.called), strict=True)
         for spec, size, (left, spilled) in seen:
             if spilled.any():
                 return Finding(Status.INCORRECT, f"{self.label}: wrote outside of {spec.name}")
             if left.any():
                 extent = "all" if (left == size).any() else "part"
-                where = f"in {np.count_nonzero(left)} of {len(batch.called)} calls"
+                where = f"in {np.count_nonzero(left)} of {len(batch.walk.called)} calls"
                 return Finding(Status.INCORRECT, f"{self.label}: {extent} of {spec.name} was left unwritten {where}")
-        if len(batch.decoys):
+        if len(batch.walk.decoys):
             untouched = zip(
-                self.definition.outputs, self.outputs.sizes, self.outputs.inspect(batch.decoys), strict=True
+                self.definition.outputs, self.outputs.sizes, self.outputs.inspect(batch.walk.decoys), strict=True
             )
             for spec, size, (left, spilled) in untouched:
                 if spilled.any() or (left != size).any():

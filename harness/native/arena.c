@@ -82,35 +82,7 @@ void fill(const input_tensor *t, const uint32_t *numbers, int64_t count, const i
         }
 }
 
-/* A number from 0.5 to 1.5 for each place of a row: a hash of its index (finaliser of MurmurHash3, Appleby). */
-static inline float around_one(uint32_t index, uint32_t seed) {
-    uint32_t h = (index + seed) * 0x9E3779B1u ^ seed;
-    h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
-    h = (h ^ (h >> 13)) * 0xC2B2AE35u;
-    h ^= h >> 16;
-    return 0.5f + (float)(int32_t)(h >> 8) * 0x1p-24f;
-}
-
-static void renew_floats(float *restrict to, const float *restrict from, int64_t count, uint32_t seed) {
-    for (int64_t i = 0; i < count; i++) to[i] = from[i] * around_one((uint32_t)i, seed);
-}
-
-static inline float widen(uint16_t bits) {
-    const uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-
-static inline uint16_t narrow(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    if ((bits & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(bits >> 16 | 0x40); /* NaN stays NaN */
-    return (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
-/* Every value of those sets becomes a new one: that of a base draw at the same place, times a random number around one.
- * Other numbers than float32 and bfloat16 are copied. */
+/* Every value of those sets becomes a new one: that of a base draw at the same place, times a random number around one. */
 void renew(const input_tensor *t, const uint32_t *numbers, int64_t count, uint64_t *random) {
     const int64_t rows = row_count(t), columns = t->shape[3], size = t->item_bytes;
     const int64_t step = t->stride[3], base_step = t->base_stride[3];
@@ -120,18 +92,7 @@ void renew(const input_tensor *t, const uint32_t *numbers, int64_t count, uint64
             const int64_t base = random_below(random, t->base_count);
             const uint8_t *from = t->bases + (base * t->base_elements + place.from) * size;
             const uint32_t seed = (uint32_t)random_word(random);
-            if (size == 4 && dense_rows(t)) {
-                renew_floats((float *)place.to, (const float *)from, columns, seed);
-            } else if (size == 4) {
-                for (int64_t i = 0; i < columns; i++)
-                    ((float *)place.to)[i * step] = ((const float *)from)[i * base_step] * around_one((uint32_t)i, seed);
-            } else if (size == 2) {
-                for (int64_t i = 0; i < columns; i++)
-                    ((uint16_t *)place.to)[i * step] =
-                        narrow(widen(((const uint16_t *)from)[i * base_step]) * around_one((uint32_t)i, seed));
-            } else {
-                for (int64_t i = 0; i < columns; i++) copy_item(place.to + i * step * size, from + i * base_step * size, size);
-            }
+            scale_row(place.to, step, from, base_step, columns, size, seed);
         }
 }
 
@@ -198,13 +159,24 @@ void inspect(const output_tensor *t, const uint32_t *numbers, int64_t count, int
     FOR_EACH_KIND(LOOK)
 }
 
-/* The sets that a run of so many calls must have called, in order, judging by the outputs as they are now. */
-void walk(chain *c, int64_t calls, uint32_t *called) {
-    for (int64_t k = 0; k < calls; k++) called[k] = (uint32_t)chain_step(c);
+/* The sets that a run of so many calls must have called, in order, judging by the outputs as they are now, and the states
+ * of the chain from which their activations were made. */
+void walk(chain *c, int64_t calls, uint32_t *called, uint64_t *states) {
+    for (int64_t k = 0; k < calls; k++) {
+        called[k] = (uint32_t)chain_step(c);
+        states[k] = c->state;
+    }
 }
 
 /* For runners that are no C programs. */
 int64_t step(chain *c) { return chain_step(c); }
+
+/* What those calls were given for the chain's input at `place`: one after the other, `pitch` bytes apart. */
+void remake(const chain *c, int64_t place, const uint32_t *numbers, const uint64_t *states, int64_t count, uint8_t *to,
+            int64_t pitch) {
+    for (int64_t n = 0; n < count; n++)
+        chain_make(&c->input[place], numbers[n], states[n] + (uint64_t)place, to + n * pitch);
+}
 
 /* Errors of part of a row in units, and whether one is beyond its limit or not finite where it should be. */
 #define ERRORS(type, value_of)                                                                               \

@@ -1,8 +1,10 @@
-/* Which buffer set is called next: a chain that nobody can look ahead on.
+/* Which buffer set is called next, and with what: a chain that nobody can run ahead on.
  *
  * The judge names a pool of sets and how many of them are to be called. The order, and which of the pool are called at
- * all, follow from a seed and from what the calls before wrote. So calls cannot be made ahead or side by side, and the
- * judge, who walks the same chain over the outputs afterwards, knows which sets must be written and which must not.
+ * all, follow from a seed and from what the calls before wrote. Where calls are linked, so do the values: each activation
+ * is the set's own, times numbers around one that follow from all that the call before wrote. So no call can be made
+ * before the one before it is finished, nor be merged with it. The judge walks the same chain over the outputs afterwards
+ * and knows which sets must be written, which must not, and what every call was given.
  */
 #ifndef GRISTMILL_CHAIN_H
 #define GRISTMILL_CHAIN_H
@@ -10,8 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define CHAIN_OUTPUTS 8
-#define CHAIN_SAMPLES 64 /* elements of each output that count: one per cache line of a small one */
+enum { CHAIN_TENSORS = 8, CHAIN_SAMPLES = 64, CHAIN_LANES = 64 };
 
 typedef struct {
     const uint8_t *start; /* of set 0's tensor */
@@ -20,14 +21,30 @@ typedef struct {
     int64_t item_bytes;
 } chain_output;
 
+/* An activation of linked calls: from the set that is called into memory that all calls share. */
+typedef struct {
+    const uint8_t *start;
+    int64_t pitch, item_bytes;
+    int64_t shape[4], stride[4]; /* of both, elements; 1 along expanded dimensions */
+    uint8_t *to;                 /* NULL: do not make it, only follow the chain */
+} chain_input;
+
 typedef struct {
     uint64_t state;
     uint32_t *pool; /* of set numbers; consumed */
     int64_t remaining;
     int64_t last; /* set that was called last, or -1 */
-    int64_t outputs;
-    chain_output output[CHAIN_OUTPUTS];
+    int64_t linked;
+    int64_t outputs, inputs;
+    chain_output output[CHAIN_TENSORS];
+    chain_input input[CHAIN_TENSORS];
 } chain;
+
+static inline uint64_t chain_mixed(uint64_t state) { /* finaliser of splitmix64 */
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9u;
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EBu;
+    return state ^ (state >> 31);
+}
 
 static inline uint64_t chain_word(const uint8_t *at, int64_t item_bytes) {
     uint64_t word = 0;
@@ -35,8 +52,8 @@ static inline uint64_t chain_word(const uint8_t *at, int64_t item_bytes) {
     return word;
 }
 
-static inline uint64_t chain_digest(const chain_output *output, int64_t number) {
-    const uint8_t *data = output->start + number * output->pitch;
+/* Of some elements: one per cache line of a small output. */
+static inline uint64_t chain_sampled(const uint8_t *data, const chain_output *output) {
     const int64_t count = output->elements < CHAIN_SAMPLES ? output->elements : CHAIN_SAMPLES;
     const int64_t step = output->elements / count * output->item_bytes;
     uint64_t lanes[4] = {1, 2, 3, 4};
@@ -45,17 +62,104 @@ static inline uint64_t chain_digest(const chain_output *output, int64_t number) 
     return lanes[0] ^ (lanes[1] >> 7) ^ (lanes[2] >> 19) ^ (lanes[3] << 11);
 }
 
+/* Of every byte. */
+static inline uint64_t chain_whole(const uint8_t *data, const chain_output *output) {
+    const int64_t bytes = output->elements * output->item_bytes, words = bytes / 4;
+    uint32_t lanes[CHAIN_LANES];
+    for (uint32_t lane = 0; lane < CHAIN_LANES; lane++) lanes[lane] = lane * 0x9E3779B1u + 1;
+    int64_t at = 0;
+    for (; at + CHAIN_LANES <= words; at += CHAIN_LANES)
+        for (int64_t lane = 0; lane < CHAIN_LANES; lane++) {
+            uint32_t word;
+            memcpy(&word, data + 4 * (at + lane), 4);
+            lanes[lane] = (lanes[lane] ^ word) * 0x85EBCA6Bu;
+        }
+    for (int64_t lane = 0; at < words; at++, lane++) {
+        uint32_t word;
+        memcpy(&word, data + 4 * at, 4);
+        lanes[lane] = (lanes[lane] ^ word) * 0x85EBCA6Bu;
+    }
+    uint64_t digest = 0;
+    for (int64_t rest = 4 * words; rest < bytes; rest++) digest = digest << 8 | data[rest];
+    for (int64_t lane = 0; lane < CHAIN_LANES; lane += 2)
+        digest = (digest ^ ((uint64_t)lanes[lane] << 32 | lanes[lane + 1])) * 0xD6E8FEB86659FD93u;
+    return digest;
+}
+
+/* A number from 0.5 to 1.5 for each place of a row: a hash of its index (finaliser of MurmurHash3, Appleby). */
+static inline float around_one(uint32_t index, uint32_t seed) {
+    uint32_t h = (index + seed) * 0x9E3779B1u ^ seed;
+    h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
+    h = (h ^ (h >> 13)) * 0xC2B2AE35u;
+    h ^= h >> 16;
+    return 0.5f + (float)(int32_t)(h >> 8) * 0x1p-24f;
+}
+
+static inline float widen(uint16_t bits) {
+    const uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+
+static inline uint16_t narrow(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    const uint16_t rounded = (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    return (bits & 0x7FFFFFFF) > 0x7F800000 ? (uint16_t)(bits >> 16 | 0x40) : rounded; /* NaN stays NaN */
+}
+
+static void scale_floats(float *restrict to, const float *restrict from, int64_t count, uint32_t seed) {
+    for (int64_t i = 0; i < count; i++) to[i] = from[i] * around_one((uint32_t)i, seed);
+}
+
+static void scale_halves(uint16_t *restrict to, const uint16_t *restrict from, int64_t count, uint32_t seed) {
+    for (int64_t i = 0; i < count; i++) to[i] = narrow(widen(from[i]) * around_one((uint32_t)i, seed));
+}
+
+/* A row times numbers around one. Other items than float32 and bfloat16 are copied. */
+static void scale_row(uint8_t *to, int64_t to_step, const uint8_t *from, int64_t from_step, int64_t count,
+                      int64_t item_bytes, uint32_t seed) {
+    const int dense = count == 1 || (to_step == 1 && from_step == 1);
+    if (item_bytes == 4 && dense) scale_floats((float *)to, (const float *)from, count, seed);
+    else if (item_bytes == 2 && dense) scale_halves((uint16_t *)to, (const uint16_t *)from, count, seed);
+    else
+        for (int64_t i = 0; i < count; i++) {
+            uint8_t *place = to + i * to_step * item_bytes;
+            const uint8_t *value = from + i * from_step * item_bytes;
+            if (item_bytes == 4) *(float *)place = *(const float *)value * around_one((uint32_t)i, seed);
+            else if (item_bytes == 2) *(uint16_t *)place = narrow(widen(*(const uint16_t *)value) * around_one((uint32_t)i, seed));
+            else memcpy(place, value, 8);
+        }
+}
+
+/* What the call is given for one activation of that set. */
+static inline void chain_make(const chain_input *input, int64_t number, uint64_t state, uint8_t *to) {
+    const uint8_t *from = input->start + number * input->pitch;
+    for (int64_t i = 0; i < input->shape[0]; i++)
+        for (int64_t j = 0; j < input->shape[1]; j++)
+            for (int64_t k = 0; k < input->shape[2]; k++) {
+                const int64_t row = (i * input->stride[0] + j * input->stride[1] + k * input->stride[2]) * input->item_bytes;
+                state += 0x9E3779B97F4A7C15u;
+                scale_row(to + row, input->stride[3], from + row, input->stride[3], input->shape[3], input->item_bytes,
+                          (uint32_t)chain_mixed(state));
+            }
+}
+
 /* The next set to call, or -1 if the pool is empty. */
 static inline int64_t chain_step(chain *c) {
-    if (c->last >= 0)
-        for (int64_t i = 0; i < c->outputs; i++) {
-            c->state = (c->state ^ chain_digest(&c->output[i], c->last)) * 0xD6E8FEB86659FD93u;
-            c->state ^= c->state >> 32;
-        }
+    for (int64_t i = 0; c->last >= 0 && i < c->outputs; i++) {
+        const uint8_t *data = c->output[i].start + c->last * c->output[i].pitch;
+        c->state ^= c->linked ? chain_whole(data, &c->output[i]) : chain_sampled(data, &c->output[i]);
+        c->state = chain_mixed(c->state + 0x9E3779B97F4A7C15u);
+    }
     if (c->remaining == 0) return -1;
+    c->state = chain_mixed(c->state + 0x9E3779B97F4A7C15u);
     const int64_t place = (int64_t)((c->state >> 11) % (uint64_t)c->remaining);
     c->last = c->pool[place];
     c->pool[place] = c->pool[--c->remaining];
+    for (int64_t i = 0; c->linked && i < c->inputs; i++)
+        if (c->input[i].to) chain_make(&c->input[i], c->last, c->state + (uint64_t)i, c->input[i].to);
     return c->last;
 }
 

@@ -25,6 +25,8 @@ typedef struct {
     uint32_t inputs, outputs, scalars, sets;
     uint32_t guarded; /* so many sets have a page behind each tensor that nobody may touch */
     uint32_t sparse;  /* most pages do not exist, and must not be made */
+    uint32_t linked;  /* each call's activations are made from the call before */
+    uint32_t unused;
 } plan_request;
 
 typedef struct {

@@ -61,6 +61,7 @@ static struct {
     region regions[2];
     uint32_t guarded;
     uint8_t *starts[MAX_TENSORS];
+    uint8_t *shared[MAX_TENSORS]; /* of linked calls: an activation's place, whatever set is called */
     packing *packed;
     chain order;
 } plan;
@@ -115,6 +116,10 @@ static void forget_plan(void) {
         if (plan.packed[k].room) munmap(plan.packed[k].address, plan.packed[k].room);
     free(plan.packed);
     plan.packed = NULL;
+    for (uint32_t i = 0; i < MAX_TENSORS; i++) {
+        free(plan.shared[i]);
+        plan.shared[i] = NULL;
+    }
     if (plan.guarded) mprotect(plan.regions[1].address, plan.regions[1].bytes, PROT_READ | PROT_WRITE);
     if (plan.guarded) mprotect(plan.regions[0].address, plan.regions[0].bytes, PROT_READ);
     plan.guarded = 0;
@@ -136,6 +141,34 @@ static int map(int which, uint64_t offset, uint64_t bytes) {
     return 0;
 }
 
+static int64_t item_bytes_of(int32_t dtype) {
+    return dtype == GM_BFLOAT16 ? 2 : dtype == GM_FLOAT64 || dtype == GM_INT64 ? 8 : 4;
+}
+
+static void add_output(const plan_tensor *tensor, const uint8_t *start) {
+    int64_t elements = 1;
+    for (int32_t d = 0; d < tensor->rank; d++) elements *= tensor->shape[d];
+    plan.order.output[plan.order.outputs++] =
+        (chain_output){start, (int64_t)tensor->pitch, elements, item_bytes_of(tensor->dtype)};
+}
+
+/* Memory for a linked activation, laid out as every set's; NULL if there is none. */
+static uint8_t *add_input(const plan_tensor *tensor, const uint8_t *start) {
+    chain_input input = {start, (int64_t)tensor->pitch, item_bytes_of(tensor->dtype), {1, 1, 1, 1}, {0}, NULL};
+    int64_t span = 1;
+    for (int32_t d = 0; d < tensor->rank; d++) {
+        const int32_t place = 4 - tensor->rank + d;
+        input.shape[place] = tensor->stride[d] ? tensor->shape[d] : 1;
+        input.stride[place] = tensor->stride[d];
+        span += (tensor->shape[d] - 1) * tensor->stride[d];
+    }
+    const size_t bytes = ((size_t)(span * input.item_bytes) + 127) / 64 * 64;
+    input.to = aligned_alloc(64, bytes);
+    if (input.to) memset(input.to, 0xFF, bytes);
+    plan.order.input[plan.order.inputs++] = input;
+    return input.to;
+}
+
 static uint32_t make_plan(const uint8_t *payload) {
     forget_plan();
     memcpy(&plan.head, payload, sizeof plan.head);
@@ -146,7 +179,8 @@ static uint32_t make_plan(const uint8_t *payload) {
     if (map(0, plan.head.input_offset, plan.head.input_bytes) || map(1, 0, plan.head.output_bytes))
         return say(FAILED, "cannot map the buffers: %s", strerror(errno));
     plan.guarded = plan.head.guarded;
-    plan.order.outputs = 0;
+    plan.order.outputs = plan.order.inputs = 0;
+    plan.order.linked = plan.head.linked;
     for (uint32_t i = 0; i < count; i++) {
         const plan_tensor *tensor = &plan.tensors[i];
         uint8_t *region_start = plan.regions[i >= plan.head.inputs].address;
@@ -158,12 +192,9 @@ static uint32_t make_plan(const uint8_t *payload) {
         memcpy(seen->stride, tensor->stride, sizeof seen->stride);
         for (uint32_t k = 0; k < plan.head.guarded; k++)
             mprotect(region_start + tensor->base + (k + 1) * tensor->pitch - (uint64_t)page, (size_t)page, PROT_NONE);
-        if (i < plan.head.inputs) continue;
-        const int64_t item_bytes = tensor->dtype == GM_BFLOAT16 ? 2 : tensor->dtype == GM_FLOAT64 || tensor->dtype == GM_INT64 ? 8 : 4;
-        int64_t elements = 1;
-        for (int32_t d = 0; d < tensor->rank; d++) elements *= tensor->shape[d];
-        plan.order.output[plan.order.outputs++] =
-            (chain_output){plan.starts[i], (int64_t)tensor->pitch, elements, item_bytes};
+        if (i >= plan.head.inputs) add_output(tensor, plan.starts[i]);
+        else if (plan.head.linked && !tensor->weight && !(plan.shared[i] = add_input(tensor, plan.starts[i])))
+            return say(FAILED, "no memory");
     }
     plan.packed = calloc(plan.head.sets, sizeof *plan.packed);
     return plan.packed ? DONE : say(FAILED, "no memory");
@@ -207,7 +238,8 @@ static uint32_t run(uint8_t *payload) {
     order->last = -1;
     for (uint32_t k = 0; k < request->calls; k++) {
         const int64_t number = chain_step(order);
-        for (uint32_t i = 0; i < count; i++) plan.frame[i].data = plan.starts[i] + (uint64_t)number * plan.tensors[i].pitch;
+        for (uint32_t i = 0; i < count; i++)
+            plan.frame[i].data = plan.shared[i] ? plan.shared[i] : plan.starts[i] + (uint64_t)number * plan.tensors[i].pitch;
         call.packed = plan.packed[number].room ? plan.packed[number].address : NULL;
         const int32_t code = candidate.run(&call);
         if (code) return say(REFUSED, "gm_run returned %d inside its own domain; expected 0", code);
