@@ -46,6 +46,9 @@ class Enumerator:
     def __init__(self, work_dir: Path) -> None:
         self._work_dir = work_dir
         self._folders: set[Path] = set()
+        self._files: set[Path] = set()
+        self.new_files: set[Path] = set()
+        """Those that the last count found and the one before had not."""
 
     def count(self) -> Census:
         """The counts of now."""
@@ -60,11 +63,13 @@ class Enumerator:
         for pid in family:
             self._folders |= {Path(link) for link in _links(pid) if GROUP_MARK in link}
         links = _links(os.getpid())
+        files = {*self._work_dir.rglob("*"), *_files_of_runners()}
+        self.new_files, self._files = files - self._files, files
         return Census(
             processes=len(family) - 1 + len(orphans),
             descriptors=len(links),
             shared_memories=sum(link.startswith("/memfd:") for link in links),
-            files=sum(1 for _ in self._work_dir.rglob("*")) + sum(1 for _ in _files_of_runners()),
+            files=len(files),
             groups=sum(1 for folder in self._folders for _ in _groups(folder)),
         )
 

@@ -37,6 +37,8 @@ ISSUE = 3
 OPERATOR = "rms_norm"
 COUNT = 10_000
 DEADLINE_S = 0.05
+DEVICE = "hostile"
+"""Of its own: nothing here is compared by its speed, so nobody need wait for the lease."""
 HONEST = ROOT / "tests" / "harness" / "sources" / "rms_norm.cpp"
 HONEST_TRIES = 5
 TENTHS = 10
@@ -163,12 +165,12 @@ def run_all(folder: Path, deeds: Sequence[str]) -> tuple[Course, Census]:
     candidates |= {deed: python(text) for deed, text in PYTHON_DEEDS.items()}
     honest = cpp(HONEST.read_text())
     enumerator = Enumerator(folder / "judge")
-    with Judge(folder / "judge", policy, peaks) as judge, ProgressLine(sys.stderr) as progress:
+    with Judge(folder / "judge", policy, peaks, device=DEVICE) as judge, ProgressLine(sys.stderr) as progress:
         for one in [*candidates.values(), honest]:  # all is built, loaded and warm
             judge.judge(one, [workload], edges=False)
         alive = enumerator.count()
     before = enumerator.count()
-    with Judge(folder / "judge", policy, peaks) as judge, ProgressLine(sys.stderr) as progress:
+    with Judge(folder / "judge", policy, peaks, device=DEVICE) as judge, ProgressLine(sys.stderr) as progress:
         for number, deed in enumerate(deeds, start=1):
             start = time.monotonic()
             verdict = judge.judge(candidates[deed], [workload], edges=False)
@@ -188,7 +190,10 @@ def run_all(folder: Path, deeds: Sequence[str]) -> tuple[Course, Census]:
             course.honest = judge.judge(honest, [workload], edges=False).status
             if course.honest in RIGHT:
                 break
-    return course, enumerator.count() - before
+    left = enumerator.count() - before
+    if left.files > 0:
+        print("new files:", *sorted(map(str, enumerator.new_files)), sep="\n  ")
+    return course, left
 
 
 def entry(text: str) -> str:

@@ -6,9 +6,10 @@ import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+from cli import verdict_report
 from cli.errors import CandidateFileError
-from cli.table import compact_table
 from gristmill import records
 from gristmill.domain import AxisRange, Domain, Layout
 from gristmill.errors import DomainError, MalformedRecordError
@@ -70,10 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = getattr(policy, arguments.policy)()
     with Judge(settings.judge_dir, chosen, cached_peaks(settings.peaks_path)) as judge:
         verdict = judge.judge(candidate, workloads, seed=arguments.seed, baseline=arguments.baseline)
-    if arguments.json:
-        print(json.dumps(records.encode(verdict)))
-    else:
-        _print(verdict)
+    print(json.dumps(as_json(verdict)) if arguments.json else verdict_report.render(verdict))
     return 0
 
 
@@ -137,27 +135,10 @@ def read_workloads(path: Path | None, definition: Definition, dtype: str) -> tup
     return chosen
 
 
-def _print(verdict: Verdict) -> None:
-    print(f"{verdict.status.value}: {verdict.reason}")
-    if verdict.timings:
-        rows = [
-            [
-                " ".join(f"{name}={extent}" for name, extent in t.workload.axes.items()),
-                f"{t.ratio:.2f}x",
-                f"{t.ratio_low:.2f} to {t.ratio_high:.2f}",
-                f"{t.candidate_ns / 1e3:.1f} us",
-                f"{t.baseline_ns / 1e3:.1f} us",
-                f"{t.roofline_fraction:.0%}",
-            ]
-            for t in verdict.timings
-        ]
-        print(compact_table(rows, ["workload", "ratio", "95 %", "candidate", "baseline", "of roofline"]))
-    for mismatch in verdict.mismatches:
-        print(
-            f"{mismatch.output} at {list(mismatch.worst_index)}: {mismatch.found} instead of {mismatch.expected} "
-            f"({mismatch.pattern}, {mismatch.wrong_elements} of {mismatch.total_elements})"
-        )
-    if verdict.build_log:
-        print(verdict.build_log.rstrip())
-    layers = ", ".join(verdict.isolation) or "nothing was run"
-    print(f"seed {verdict.seed}, {verdict.duration_s:.1f} s, isolation: {layers}")
+def as_json(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as one object. `ratio` is over all workloads; `ratios` has each with its 95 % interval."""
+    ratios = [
+        {"workload": t.workload.label, "ratio": t.ratio, "low": t.ratio_low, "high": t.ratio_high}
+        for t in verdict.timings
+    ]
+    return {**records.encode(verdict), "ratios": ratios}

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gristmill.workload import Workload
+from harness import feedback
 from harness.arena import GUARDED_SETS, MAX_SETS, OutputArena
 from harness.decision import decide, workload_evidence
 from harness.opponent import Opponent
@@ -21,7 +22,7 @@ from kernels.candidate import Candidate, Language
 from kernels.definition import Definition
 from kernels.inputs import is_far
 from kernels.roofline import Peaks
-from kernels.verdict import Status, Verdict, WorkloadTiming
+from kernels.verdict import FailingCase, Status, Verdict, WorkloadTiming
 
 FAR_SETS = 2
 """Each takes gigabytes of address space."""
@@ -43,6 +44,7 @@ class Bout:
         self._stock_of = stock_of
         self._outputs_of = outputs_of
         self._session = session
+        self._run_ns = 0
         self._deadline = time.monotonic() + policy.total_s
 
     def judge(
@@ -59,29 +61,54 @@ class Bout:
         Raises:
             Finding: it was not right, or did not live to the end.
         """
-        run_ns = 0
-        for workload in checked:
-            trial = self._trial(workload, FAR_SETS if is_far(workload) else GUARDED_SETS, candidate, random)
-            trial.check(trial.definition.regimes)
-            run_ns += trial.run_ns
-            self._hurry("checked")
-        for workload in workloads:
-            trial = self._trial(workload, MAX_SETS, candidate, random)
-            trial.check(self._regimes(trial.definition, random))
-            run_ns += trial.run_ns
-            self._hurry("checked")
+        self._check(candidate, checked, workloads, random)
         timings: list[WorkloadTiming] = []
         setup_ns: dict[str, int] = {}
         for workload in workloads:
             trial = self._trial(workload, MAX_SETS, candidate, random)
             paired = time_trial(trial, opponent, self._deadline)
-            run_ns += trial.run_ns
+            self._run_ns += trial.run_ns
             built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
             timings.append(workload_evidence(trial.definition, trial.stock.layout, paired, self._peaks))
             if candidate.needs_setup:
                 setup_ns[workload.label] = trial.setup_ns
-        measured = replace(built, timings=tuple(timings), setup_ns=setup_ns, run_s=(run_ns + opponent.run_ns) / 1e9)
-        return decide(measured, self._policy.min_gain)
+        measured = replace(
+            built, timings=tuple(timings), setup_ns=setup_ns, run_s=(self._run_ns + opponent.run_ns) / 1e9
+        )
+        decided = decide(measured, self._policy.min_gain)
+        return replace(decided, reason=feedback.timed_reason(decided))
+
+    def _check(
+        self,
+        candidate: Candidate,
+        checked: Sequence[Workload],
+        timed: Sequence[Workload],
+        random: np.random.Generator,
+    ) -> None:
+        """Correctness everywhere. After a wrong answer the other workloads are tried as well, until there are enough
+        cases to learn from; what is said of them is what was found first.
+
+        Raises:
+            Finding: something was wrong.
+        """
+        first: Finding | None = None
+        failing: list[FailingCase] = []
+        for workload in (*checked, *timed):
+            sets = FAR_SETS if is_far(workload) else MAX_SETS if workload in timed else GUARDED_SETS
+            trial = self._trial(workload, sets, candidate, random)
+            trial.diagnoses = first is None
+            regimes = trial.definition.regimes if workload in checked else self._regimes(trial.definition, random)
+            try:
+                trial.check(regimes)
+                self._hurry("checked")
+            except Finding as finding:
+                first = first or finding
+                failing += finding.failing
+                if not finding.failing or len(failing) >= feedback.FAILING_CASES:
+                    break
+            self._run_ns += trial.run_ns
+        if first is not None:
+            raise Finding(first.status, first.reason, first.mismatches, tuple(failing[: feedback.FAILING_CASES]))
 
     def _trial(self, workload: Workload, sets: int, candidate: Candidate, random: np.random.Generator) -> Trial:
         stock = self._stock_of(workload, sets)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import platform
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -14,10 +16,12 @@ from pathlib import Path
 from types import TracebackType
 
 from gristmill import records
+from gristmill.errors import MalformedRecordError
 from gristmill.records import sha256_hex
-from harness import sandbox
+from harness import assembly, compiler_log, sandbox
 from harness.errors import FlagError, HostFaultError, NoCompilerError
 from kernels.candidate import Candidate
+from kernels.verdict import ObjectReport
 
 BASE_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden")
 ALLOWED_FLAGS = frozenset(
@@ -40,6 +44,8 @@ LIMITS = sandbox.Limits(
 BUILD_TIMEOUT_S = 180.0
 """Of wall time; generous, because a busy host must not fail a good candidate. CPU time has a limit of its own."""
 MAX_LOG_CHARACTERS = 20_000
+FIRST_BYTES = "head -c 8000000"
+"""Of a disassembly: about two hundred thousand instructions."""
 BACKGROUND_NICE = 10
 NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 """What a candidate's own file names can cause; everything else is the host's fault."""
@@ -47,12 +53,20 @@ NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 @dataclass(frozen=True)
 class Build:
-    """What became of a candidate's sources. `path` is None when the compiler refused; `log` says why."""
+    """What became of a candidate's sources. `path` is None when the compiler refused; `errors` says why, briefly."""
 
     path: Path | None
     sha256: str
     log: str
+    """All that the compiler said, capped."""
     cached: bool
+    report: ObjectReport | None = None
+    """Of the object; None if there is none."""
+
+    @property
+    def errors(self) -> str:
+        """The compiler's first errors with their source lines; empty if it built."""
+        return compiler_log.errors(self.log) if self.path is None else ""
 
 
 class Builder:
@@ -111,8 +125,16 @@ class Builder:
         log = log_path.read_text()
         path = self.cache / f"{key}.so"
         if path.exists():
-            return Build(path, sha256_hex(path.read_bytes()), log, cached=True)
+            return Build(path, sha256_hex(path.read_bytes()), log, cached=True, report=self._read_report(key))
         return Build(None, "", log, cached=True)
+
+    def _read_report(self, key: str) -> ObjectReport | None:
+        """What was found out when the object was built; None if it was built before there were reports."""
+        path = self.cache / f"{key}.report"
+        try:
+            return records.parse(ObjectReport, path.read_bytes(), path.name)
+        except (FileNotFoundError, MalformedRecordError):
+            return None
 
     def _compile(self, candidate: Candidate, key: str, background: bool) -> Build:
         try:
@@ -128,7 +150,7 @@ class Builder:
             return Build(None, "", refused, cached=False)
         _readable(scratch)
         object_path = scratch / "object.so"
-        end, log = self._run_compiler(sources, object_path, candidate.compile_flags, background)
+        end, log, listing = self._run_compiler(sources, object_path, candidate.compile_flags, background)
         if end is None:
             return Build(None, "", f"the compiler did not finish within {BUILD_TIMEOUT_S:.0f} s", cached=False)
         built = end.exit_code == 0 and object_path.stat().st_size > 0
@@ -138,6 +160,11 @@ class Builder:
             return Build(None, "", log, cached=False)  # the next try may have more luck
         target = self.cache / f"{key}.so"
         digest = ""
+        report = assembly.report(listing) if built else None
+        if report is not None:
+            report_path = scratch / "report"
+            report_path.write_bytes(records.canonical_json(report))
+            report_path.replace(self.cache / f"{key}.report")
         if built:
             digest = sha256_hex(object_path.read_bytes())
             object_path.chmod(0o755)
@@ -145,19 +172,26 @@ class Builder:
         log_path = scratch / "log"
         log_path.write_text(log)
         log_path.replace(self.cache / f"{key}.log")
-        return Build(target if built else None, digest, log, cached=False)
+        return Build(target if built else None, digest, log, cached=False, report=report)
 
     def _run_compiler(
         self, sources: Path, object_path: Path, flags: tuple[str, ...], background: bool
-    ) -> tuple[sandbox.End | None, str]:
-        """The compiler writes into its private /tmp; the object leaves through a descriptor, so no folder is shared."""
+    ) -> tuple[sandbox.End | None, str, str]:
+        """How it ended, what the compiler said, and the object's disassembly.
+
+        The compiler writes into its private /tmp; the object leaves through a descriptor, so no folder is shared. The
+        disassembly follows the log, after a line that the sources cannot know.
+        """
+        mark = secrets.token_hex(16)
         confinement = sandbox.Confinement(
             limits=LIMITS,
             visible=((str(sources), "/source"), (str(HEADER.parent), "/abi"), *_compiler_paths(self.compiler)),
             nice=BACKGROUND_NICE if background else 0,
             cwd="/source",
         )
-        script = '"$@" >&2 && cat /tmp/object.so'
+        intel = "-M intel" if platform.machine() == "x86_64" else ""
+        disassembly = f"objdump {' '.join(assembly.ARGUMENTS)} {intel} /tmp/object.so 2>/dev/null"
+        script = f'"$@" >&2 && cat /tmp/object.so && {{ echo {mark} >&2; {disassembly} | {FIRST_BYTES} >&2; true; }}'
         command = (self.compiler, *BASE_FLAGS, *flags, "-I/abi", "-fdiagnostics-color=never", "-pipe")
         log_path = object_path.with_suffix(".log")
         with object_path.open("wb") as output, log_path.open("wb") as log:
@@ -173,7 +207,8 @@ class Builder:
                 end = process.wait(BUILD_TIMEOUT_S)
             finally:
                 process.close()
-        return end, log_path.read_bytes()[:MAX_LOG_CHARACTERS].decode(errors="replace")
+        said, _, listing = log_path.read_bytes().partition(f"{mark}\n".encode())
+        return end, said[:MAX_LOG_CHARACTERS].decode(errors="replace"), listing.decode(errors="replace")
 
 
 class BuildPool:

@@ -17,5 +17,9 @@ class BaselineError(GristmillError):
     """The baseline that a candidate is compared to does not exist or does not run."""
 
 
+class CalibrationError(GristmillError):
+    """The judge is wrong about kernels that are known: this host cannot measure."""
+
+
 class FlagError(GristmillError):
     """A candidate asks for a compiler flag that is not on the allow-list. The judge turns it into a verdict."""

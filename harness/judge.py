@@ -20,7 +20,7 @@ import torch
 
 from gristmill.domain import Domain
 from gristmill.workload import Workload
-from harness import lease, native, static_rules
+from harness import compiler_log, lease, native, static_rules
 from harness.arena import OutputArena, SharedFile
 from harness.bout import Bout
 from harness.builder import Build, Builder, BuildPool
@@ -151,9 +151,16 @@ class Judge:
         start = time.monotonic()
         build = self._build(candidate)
         build_s = time.monotonic() - start
-        built = replace(blank, build_log=notes + build.log, object_sha256=build.sha256, build_s=build_s)
+        built = replace(
+            blank,
+            build_log=notes + build.log,
+            build_errors=build.errors,
+            build_s=build_s,
+            object_sha256=build.sha256,
+            object_report=build.report,
+        )
         if build.path is None and candidate.language is Language.CPP:
-            return replace(built, status=Status.BUILD_FAILED, reason=_first_error(build.log))
+            return replace(built, status=Status.BUILD_FAILED, reason=compiler_log.first_error(build.log))
         checked = _edges(definition, candidate.domain) if edges else []
         checked += [workload for workload in held_out if candidate.domain.admits(workload)]
         with contextlib.ExitStack() as stack:
@@ -174,7 +181,7 @@ class Judge:
             return Baseline(baseline, self._runners.baseline(definition, baseline), self.policy)
         build = self._build(baseline)
         if build.path is None and baseline.language is Language.CPP:
-            raise BaselineError(f"the candidate to compare with does not build: {_first_error(build.log)}")
+            raise BaselineError(f"the candidate to compare with does not build: {compiler_log.first_error(build.log)}")
         try:
             session = stack.enter_context(self._runners.candidate(baseline, build.path, self.policy.deadline_s))
         except Finding as finding:
@@ -231,7 +238,13 @@ class Judge:
 
 def _convict(verdict: Verdict, finding: Finding) -> Verdict:
     finding.__traceback__ = None  # its frames hold the buffers, and one of them the finding: a cycle
-    return replace(verdict, status=finding.status, reason=finding.reason, mismatches=finding.mismatches)
+    return replace(
+        verdict,
+        status=finding.status,
+        reason=finding.reason,
+        mismatches=finding.mismatches,
+        failing=finding.failing,
+    )
 
 
 def _edges(definition: Definition, domain: Domain) -> list[Workload]:
@@ -250,11 +263,6 @@ def _check_baseline(definition: Definition, name: str) -> None:
     if name != COMPILED_BASELINE and name not in definition.baselines:
         known = ", ".join([*definition.baselines, COMPILED_BASELINE])
         raise BaselineError(f"operator {definition.name} has no baseline {name!r}: choose one of {known}")
-
-
-def _first_error(log: str) -> str:
-    lines = log.splitlines()
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "the compiler said nothing")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness import scheduling, timing
+from harness import feedback, scheduling, timing
 from harness.arena import Numbers, Walk, indices
 from harness.draws import Part, choose_part
 from harness.opponent import Opponent
@@ -203,9 +203,10 @@ class Pairs:
         trial = self._trial
         for group in self._groups():
             outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
-            finding = trial.compare(trial.stock.traffic, group[0].part, self._inputs(group), outputs)
-            if finding is not None:
-                raise Finding(finding.status, TIMED_WRONG + finding.reason, finding.mismatches)
+            mismatches = trial.compare(trial.stock.traffic, group[0].part, self._inputs(group), outputs)
+            if mismatches:
+                reason = TIMED_WRONG + feedback.reason(mismatches[0], trial.stock.traffic.regime)
+                raise Finding(Status.INCORRECT, reason, mismatches)
 
     def _inputs(self, group: list[Sample]) -> list[Tensor]:
         """What those calls were given."""

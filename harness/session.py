@@ -24,7 +24,7 @@ from harness.errors import BaselineError, HostFaultError
 from harness.native import Native
 from harness.sandbox import MEBIBYTE, Confinement, End, Filter, Imports, Limits, Sandboxed, Zygote
 from kernels.candidate import Candidate, Language
-from kernels.verdict import Mismatch, Status
+from kernels.verdict import FailingCase, Mismatch, Status
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BASELINE_RUNNER = Path(__file__).with_name("baseline_runner.py")
@@ -41,11 +41,18 @@ SETTLE_S = 1.0
 class Finding(Exception):  # noqa: N818  it is a finding about a candidate, not an error of ours
     """What is wrong with a candidate: how it ended, or where its answers differ. It leaves the judge as a verdict."""
 
-    def __init__(self, status: Status, reason: str, mismatches: tuple[Mismatch, ...] = ()) -> None:
+    def __init__(
+        self,
+        status: Status,
+        reason: str,
+        mismatches: tuple[Mismatch, ...] = (),
+        failing: tuple[FailingCase, ...] = (),
+    ) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
         self.mismatches = mismatches
+        self.failing = failing
 
 
 class Session:

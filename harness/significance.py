@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+FAMILY = 20
+"""Workloads that share the error, unless a judgement times more."""
 FAMILY_ERROR = 0.01
 """Chance that any workload of a judgement is called faster than it is, over all looks."""
 SPREAD = 1.5

@@ -9,6 +9,7 @@ import struct
 
 CLONE_THREAD = 0x10000
 CLONE_NAMESPACES = 0x7E020000
+PR_SET_PDEATHSIG = 1
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 
 # Numbers by architecture: x86_64, aarch64.
@@ -113,6 +114,7 @@ REFUSED_TO_KERNELS = {
 }
 CLONE = (56, 220)
 CLONE3 = (435, 435)
+PRCTL = (157, 167)
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT = 0x40000000
 
@@ -154,6 +156,12 @@ def filter_program(kernel: bool) -> bytes:
         # clone3 passes its flags by pointer, out of a filter's sight: the C library then falls back to clone.
         (jump_equal, 0, 1, CLONE3[column]),
         (answer, 0, 0, not_implemented),
+        # It must end with the process that watches it.
+        (jump_equal, 0, 4, PRCTL[column]),
+        (load, 0, 0, 16),
+        (jump_equal, 0, 1, PR_SET_PDEATHSIG),
+        (answer, 0, 0, not_permitted),
+        (answer, 0, 0, allow),
         (jump_equal, 0, 5 if kernel else 3, CLONE[column]),
         (load, 0, 0, 16),
         (jump_bits, 0, 1, CLONE_NAMESPACES),

@@ -104,7 +104,7 @@ class StopRule:
     """or when a gain is proven and the interval lies further than this above 1;"""
     gain: float = 0.0
     """or when the interval lies below 1 plus this. A gain is a ratio above 1 plus this."""
-    workloads: int = 20
+    workloads: int = significance.FAMILY
     """How many are timed in the judgement: among them the error is shared."""
 
     @property

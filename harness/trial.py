@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from harness import comparer
+from harness import comparer, diagnosis, feedback
 from harness.arena import GUARDED_SETS, Numbers, OutputArena, Walk, indices
 from harness.draws import Draws, Part, choose_part
 from harness.policy import JudgePolicy
@@ -60,6 +60,8 @@ class Trial:
         self.run_ns = 0
         """In the runner, all requests together: what is not the judge's own time."""
         self.real_time = False
+        self.diagnoses = True
+        """Whether to look for the mistake behind a wrong answer: that takes a while."""
         self.generator = Generator().manual_seed(int(random.integers(0, 1 << 63)))
 
     @property
@@ -144,11 +146,11 @@ class Trial:
         self.set_up(first)
         finding = self.examine(self.run(first, len(first)))
         for one, numbers, case in zip(draws, both, cases, strict=True):
-            finding = finding or self._compare_cases(one, numbers[:1], case[1:])
+            finding = finding or self._compare_cases(one, numbers[:1], case[1:], before)
         if finding is not None:
             if self.outputs.unchanged(before, first):
                 reason = f"{self.label}: gave the previous answer again after its inputs had changed in place"
-                raise Finding(Status.CHEATED, reason, finding.mismatches)
+                raise Finding(Status.CHEATED, reason, finding.mismatches, finding.failing)
             raise finding
         if not self.outputs.unchanged(before, second):
             raise Finding(Status.INCORRECT, f"{self.label}: changed the output of an earlier call")
@@ -158,7 +160,10 @@ class Trial:
         second = (first + int(self.random.integers(1, draws.count))) % draws.count
         return np.array([first, second], np.int64)
 
-    def _compare_cases(self, draws: Draws, numbers: Numbers, cases: NDArray[np.int64]) -> Finding | None:
+    def _compare_cases(
+        self, draws: Draws, numbers: Numbers, cases: NDArray[np.int64], before: Sequence[Tensor] = ()
+    ) -> Finding | None:
+        """Compares sets that hold whole base draws; `before` holds what the sets' outputs were an earlier call's."""
         if draws.answers is not None and all(
             self.outputs.accepts(index, int(number), answer, int(case))
             for index, answer in enumerate(draws.answers)
@@ -171,10 +176,15 @@ class Trial:
         if draws.answers is None:
             part = choose_part(self.definition, self.stock.workload, elements, self.generator)
         inputs = part.of_inputs(draws.bases, torch.from_numpy(cases))
-        return self.compare(draws, part, inputs, part.of_outputs(self.outputs.tensors, indices(numbers)))
+        mismatches = self.compare(draws, part, inputs, part.of_outputs(self.outputs.tensors, indices(numbers)))
+        if not mismatches:
+            return None
+        return self._explain(draws, int(numbers[mismatches[0].call]), mismatches, before)
 
-    def compare(self, draws: Draws, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Finding | None:
-        """What the comparer says of S sets, or of a part of each."""
+    def compare(
+        self, draws: Draws, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> tuple[Mismatch, ...]:
+        """What the comparer says of S sets, or of a part of each: the wrong outputs."""
         expected = draws.expected(inputs)
         mismatches: list[Mismatch] = []
         for spec, found, wanted, facts in zip(self.definition.outputs, outputs, expected, draws.facts, strict=True):
@@ -184,17 +194,31 @@ class Trial:
             if mismatch is not None:
                 index = part.whole_index(spec.dims, mismatch.worst_index)
                 mismatches.append(replace(mismatch, worst_index=index))
-        if not mismatches:
-            return None
-        return Finding(Status.INCORRECT, describe(mismatches[0], draws.regime), tuple(mismatches))
+        return tuple(mismatches)
 
-
-def describe(mismatch: Mismatch, regime: str) -> str:
-    """One line for agents: where, how many, how far."""
-    where = f"{mismatch.workload}, {regime} values: {mismatch.output} is wrong"
-    extent = f"({mismatch.pattern}; {mismatch.wrong_elements} of {mismatch.total_elements} elements)"
-    values = f"found {mismatch.found}, expected {mismatch.expected}, {mismatch.error_ratio} times the allowed error"
-    return f"{where} {extent}, worst at {list(mismatch.worst_index)}: {values}"
+    def _explain(
+        self, draws: Draws, number: int, mismatches: tuple[Mismatch, ...], before: Sequence[Tensor]
+    ) -> Finding:
+        """What an agent can learn from a wrong set that still lies in the buffers."""
+        mismatch, workload = mismatches[0], self.stock.workload
+        inputs = [tensor[number] for tensor in self.stock.inputs.tensors]
+        outputs = [tensor[number] for tensor in self.outputs.tensors]
+        said = ""
+        if self.diagnoses:
+            said = diagnosis.diagnose(
+                self.definition,
+                workload,
+                inputs,
+                outputs,
+                draws.facts,
+                output=[spec.name for spec in self.definition.outputs].index(mismatch.output),
+                previous=[tensor[number] for tensor in before] or None,
+                factor=self.policy.error_factor,
+            )
+        case = feedback.describe_case(
+            self.definition, workload, draws.regime, inputs, None, None, mismatch, diagnosis=said
+        )
+        return Finding(Status.INCORRECT, feedback.reason(mismatch, draws.regime, said), mismatches, (case,))
 
 
 def _raise(finding: Finding | None) -> None:

@@ -76,6 +76,15 @@ def check_workload(definition: Definition, workload: Workload) -> None:
             )
 
 
+def is_valid(definition: Definition, workload: Workload) -> bool:
+    """Whether `check_workload` returns."""
+    try:
+        check_workload(definition, workload)
+    except WorkloadError:
+        return False
+    return True
+
+
 def _check_axes(definition: Definition, axes: Mapping[str, int]) -> None:
     if set(axes) != set(definition.axes):
         raise _refuse(definition, "axes", ", ".join(axes) or "none", ", ".join(definition.axes))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from gristmill.workload import Workload
-from kernels import catalogue
+from kernels import catalogue, inputs
 from kernels.errors import EmptyProfileError
 from kernels.roofline import Peaks, roofline_ns
 
@@ -74,8 +74,13 @@ class TrafficProfile:
         return sum(w.time_ns for w in self.workloads)
 
     def of(self, operator: str, dtype: str) -> tuple[Workload, ...]:
-        """The workloads of one operator and dtype, the most time first."""
-        return tuple(w for w in self.workloads if (w.operator, w.dtype) == (operator, dtype))
+        """The workloads of one operator and dtype, the most time first, without those that no kernel can be called for:
+        strided tensors with more dimensions than the operator's, which hosts leave to the engine.
+        """
+        definition = catalogue.operator(operator)
+        return tuple(
+            w for w in self.workloads if (w.operator, w.dtype) == (operator, dtype) and inputs.is_valid(definition, w)
+        )
 
 
 @dataclass(frozen=True)

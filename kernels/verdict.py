@@ -108,14 +108,18 @@ class ObjectReport:
     loop_instructions: int = 0
     """Of those, in innermost loops."""
     vector_bits: int = 0
-    """Widest register that arithmetic uses in innermost loops (anywhere, if there is no loop); 0 means scalar."""
+    """Of the widest register of arithmetic in innermost loops (anywhere, if there is no loop); 0 means scalar."""
+    scalable: bool = False
+    """Whether that register is one of SVE, whose width the machine decides."""
     fma: bool = False
+    serial_sums: int = 0
+    """Innermost loops that add one element after another, where no loop adds vectors."""
     gathers: int = 0
     loop_divisions: int = 0
     """Divisions and square roots in innermost loops."""
     loop_calls: int = 0
     spills: int = 0
-    """Vector registers stored to the stack."""
+    """Vector registers stored to the stack in innermost loops."""
     note: str = ""
     """Why there is no report."""
     hint: str = ""

@@ -13,6 +13,7 @@ import math
 import pytest
 import torch
 
+import harness.judge
 from gristmill.domain import Domain, Layout
 from gristmill.workload import TensorLayout
 from harness import comparer
@@ -214,3 +215,13 @@ def test_the_engine_s_own_kernel_is_accepted_at_every_edge(name: str) -> None:
         output = definition.baselines["eager"](*tensors, *scalars)[index]
         wanted = draws.expected([tensor[None] for tensor in tensors])[index]
         assert comparer.compare(output[None], wanted, draws.facts[index], workload="w", output="o") is None
+
+
+@pytest.mark.skipif(not hasattr(harness.judge, "far_workload"), reason="this judge makes no far call")
+@pytest.mark.parametrize("name", ["rms_norm", "rotary_embedding", "skinny_linear"])
+def test_an_index_of_32_bits_is_convicted_where_rows_lie_far_apart(judge, name):
+    definition = catalogue.operator(name)
+    text = kernel(definition).replace("const int64_t place =", "const int32_t place =")
+    assert text != kernel(definition)
+    verdict = judge.judge(candidate(definition, text, Layout.INNER_CONTIGUOUS), captured(definition)[:1])
+    assert verdict.status in WRONG, verdict.reason

@@ -443,11 +443,13 @@ def test_groups_of_killed_zygotes_are_swept_and_those_of_living_ones_are_not(zyg
         pytest.skip("this host grants no control groups")
     others = set(_children(os.getpid()))
     dead = sandbox.Zygote(environment=ENVIRONMENT)
-    left = dead.start(Confinement(), argv=("/bin/sleep", "60"))
+    marker = f"86394.{os.getpid()}"
+    left = dead.start(Confinement(), argv=("/bin/sleep", marker))
     left.wait_ready()
     (victim,) = set(_children(os.getpid())) - others
     orphaned = _folders(victim)
     os.kill(victim, signal.SIGKILL)
+    assert _eventually(lambda: not _running(marker)), "the kernel ends a child with its zygote"
     left.close()
     dead.close()
     assert orphaned and all(Path(folder).exists() for folder in orphaned)

@@ -48,7 +48,7 @@ def test_every_named_call_is_refused_to_whom_it_should_be(kernel):
 
 @given(number=st.integers(0, 1000), kernel=st.booleans(), argument=st.integers(0, 2**32 - 1))
 def test_no_other_call_is_touched(number, kernel, argument):
-    if number not in (*NAMED.values(), CLONE, system_calls.CLONE3[COLUMN]):
+    if number not in (*NAMED.values(), CLONE, system_calls.CLONE3[COLUMN], system_calls.PRCTL[COLUMN]):
         assert answer(filter_program(kernel), number, argument) == ALLOWED
 
 
@@ -66,6 +66,12 @@ def test_clone_makes_threads_for_kernels_and_processes_for_compilers_but_no_name
     thread = bool(flags & system_calls.CLONE_THREAD)
     assert (answer(filter_program(True), CLONE, flags) == ALLOWED) == (thread and not apart)
     assert (answer(filter_program(False), CLONE, flags) == ALLOWED) == (not apart)
+
+
+@given(option=st.integers(0, 100) | st.integers(0, 2**32 - 1), kernel=st.booleans())
+def test_nothing_may_outlive_its_watch(option, kernel):
+    expected = REFUSED if option == system_calls.PR_SET_PDEATHSIG else ALLOWED
+    assert answer(filter_program(kernel), system_calls.PRCTL[COLUMN], option) == expected
 
 
 def test_threads_of_the_c_library_and_forks_of_a_shell():

@@ -293,3 +293,13 @@ def test_a_layout_goes_from_the_host_to_the_judge_s_inputs_unchanged(captured: s
         assert [0 in tensor.strides for tensor in neighbour.inputs] == [0 in x_TH.stride(), False]
         assert neighbour.inputs[1].strides == (2,)
         assert neighbour.inputs[0].inner_contiguous == (x_TH.stride(1) == 1)
+
+
+def test_a_call_that_no_kernel_can_serve_is_counted_but_not_searched_for() -> None:
+    """A strided tensor of three dimensions: hosts fold the leading dimensions of dense ones only."""
+    batched = [{"shape": [2, 2, 8], "strides": [64, 16, 1], "dtype": "float32"}, dense((8,), "float32")]
+    layouts = records.canonical_json(batched).decode()
+    profile = spool_fold.fold([spool_file([operator_row(), operator_row(layouts=layouts)])])
+    assert len(profile.workloads) == 2
+    (workload,) = profile.of("rms_norm", "float32")
+    assert workload.inputs[0] == dense((4, 8), "float32")

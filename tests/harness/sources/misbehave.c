@@ -101,7 +101,7 @@ static void reaches(void) {
         (int)syscall(SYS_personality, 0x0040000), (int)syscall(SYS_pidfd_open, getpid(), 0), setpriority(0, 0, -5),
         (int)syscall(SYS_perf_event_open, NULL, 0, -1, -1, 0), (int)syscall(SYS_bpf, 0, NULL, 0),
         (int)syscall(SYS_io_uring_setup, 8, NULL), (int)syscall(SYS_userfaultfd, 0), mlockall(MCL_CURRENT),
-        chmod("/usr", 0777), symlink("/etc", "/usr/left"), mknod("/tmp/device", 0020666, 0x0103),
+        prctl(PR_SET_PDEATHSIG, 0), chmod("/usr", 0777), symlink("/etc", "/usr/left"), mknod("/tmp/device", 0020666, 0x0103),
         nice(-1) == -1 ? -1 : 0,
     };
     for (unsigned number = 0; number < sizeof written / sizeof *written; number++)
