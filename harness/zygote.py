@@ -46,12 +46,13 @@ LAST_DESCRIPTOR = (1 << 31) - 1
 
 
 class Child:
-    """One that lives: the handle on it, the other end of the judge's lifeline, and its control groups."""
+    """One that lives: the handle on it, the other end of the judge's lifeline, and what it may leave behind."""
 
-    def __init__(self, pid: int, lifeline: socket.socket, groups: list[control_groups.Group]) -> None:
+    def __init__(self, pid: int, lifeline: socket.socket, groups: list[control_groups.Group], scratch: str) -> None:
         self.pid = pid
         self.lifeline = lifeline
         self.groups = groups
+        self.scratch = scratch
         self.handle = os.pidfd_open(pid)
 
     def kill(self) -> None:
@@ -64,6 +65,10 @@ class Child:
         _, status = os.waitpid(self.pid, 0)
         os.close(self.handle)
         groups.remove(self.groups)
+        if os.path.lexists(self.scratch):
+            import shutil  # here, because it takes milliseconds and is seldom needed
+
+            shutil.rmtree(self.scratch, ignore_errors=True)
         if os.WIFSIGNALED(status):
             say(self.lifeline, signal=os.WTERMSIG(status))
         else:
@@ -129,9 +134,10 @@ class Zygote:
         lifeline = socket.socket(fileno=descriptors[0])
         spec = json.loads(packet)
         self._born += 1
+        spec["scratch"] = f"/tmp/gristmill-scratch-{os.getpid()}-{self._born}"
         groups = [] if spec["trusted"] else self._groups.make(str(self._born), spec["limits"])
         try:
-            child = Child(self._fork(spec, groups, lifeline, descriptors[1:]), lifeline, groups)
+            child = Child(self._fork(spec, groups, lifeline, descriptors[1:]), lifeline, groups, spec["scratch"])
         except OSError as error:
             self._groups.remove(groups)
             say(lifeline, error=str(error))

@@ -520,6 +520,56 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+BARE_HOST = """
+import json, os, sys
+from harness import sandbox
+from harness.sandbox import Confinement
+folder = sys.argv[1]
+script = "pwd; cat given /given/given; echo text > /tmp/made; cat '/tmp/made' $TMPDIR/made; cat {0}/other; ls /etc; " \
+    "(setsid sleep {1} &)".format(folder, sys.argv[2])
+with open(folder + "/output", "w") as output, sandbox.Zygote(environment={}) as zygote:
+    process = zygote.start(
+        Confinement(visible=((folder + "/visible", "/given"),), cwd="/given"),
+        argv=("/bin/sh", "-c", script), environment={"PATH": "/usr/bin:/bin"}, stdout=output.fileno(),
+    )
+    process.wait_ready()
+    end = process.wait(20.0)
+    process.close()
+print(json.dumps([str(end), list(process.isolation), os.listdir("/tmp")]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to play a host that grants less")
+def test_a_host_that_grants_no_namespaces(tmp_path):
+    """As in most containers: what is named is found where it is, and /tmp is a folder that goes again."""
+    if not (shutil.which("unshare") and shutil.which("setpriv")):
+        pytest.skip("needs unshare and setpriv")
+    (tmp_path / "visible").mkdir()
+    (tmp_path / "visible" / "given").write_text("given\n")
+    (tmp_path / "other").write_text("secret\n")
+    marker = f"86392.{os.getpid()}"
+    bare = 'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
+    done = subprocess.run(
+        ["unshare", "-Ur", "sh", "-c", bare, "sh", sys.executable, "-c", BARE_HOST, str(tmp_path), marker],
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr or "max_user_namespaces" in done.stderr:
+        pytest.skip("this host grants no user namespace to play in")
+    assert done.returncode == 0, done.stderr
+    end, isolation, temporary = json.loads(done.stdout)
+    assert end == "exited with code 0" and "private root" not in isolation
+    lines = (tmp_path / "output").read_text().splitlines()
+    assert lines[:5] == [str(tmp_path / "visible"), "given", "given", "text", "text"]
+    assert not [name for name in temporary if name.startswith("gristmill-scratch-")]
+    if "landlock" in isolation:
+        assert len(lines) == 5, "nothing else could be read"
+    if "pids group" in isolation or "memory group" in isolation:
+        assert _eventually(lambda: not _running(marker))
+
+
 def _running(marker: str) -> bool:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
