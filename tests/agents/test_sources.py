@@ -65,7 +65,7 @@ def odd_workloads(definition: Definition, dtype: str) -> list[Workload]:
 
 
 def edges(definition: Definition, dtype: str) -> list[Workload]:
-    """What the judge tries on a domain that leaves the sizes open: all layouts with contiguous rows, and rows far apart."""
+    """What the judge tries on a domain that leaves all sizes open: contiguous rows in every layout, and far apart."""
     domain = Domain(definition.name, dtype, layout=Layout.INNER_CONTIGUOUS)
     far = inputs.far_workload(definition, dtype, domain)
     assert far is not None
