@@ -88,7 +88,9 @@ class Sandboxed:
         while not {"pid", "isolation"} <= self._facts.keys():
             if {"exit", "signal", "error"} & self._facts.keys() or not self._read(deadline - time.monotonic()):
                 self.close()
-                reason = self._facts.get("error") or self._zygote.failure() or f"none within {timeout_s:.0f} s"
+                reason = self._facts.get("error") or self._zygote.failure() or "it ended before it was up"
+                if time.monotonic() >= deadline:
+                    reason = f"none within {timeout_s:.0f} s"
                 raise HostFaultError(
                     f"sandbox: no process came up: {reason}; check memory and process limits of this host, "
                     "and what `./mill doctor` says of its sandbox"

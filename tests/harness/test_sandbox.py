@@ -404,6 +404,24 @@ def test_nothing_of_the_zygote_is_inherited(zygote):
     }
 
 
+def test_kept_descriptors_may_have_any_number():
+    """Those that the zygote uses itself too: here all low ones, each with something to read."""
+    script = (
+        "import os, sys\nfrom harness import sandbox\n"
+        "r, w = os.pipe()\nos.write(w, b'x')\nkept = [r]\n"
+        "while kept[-1] < 12:\n    kept.append(os.dup(r))\n"
+        "kept = sorted({*kept, w})\nassert kept == list(range(kept[0], 13)) and kept[0] == 3, kept\n"
+        "with sandbox.Zygote(environment={}) as zygote:\n"
+        "    p = zygote.start(sandbox.Confinement(proc=True), argv=('/bin/ls', '/proc/self/fd'), keep=kept, stdout=1)\n"
+        "    p.wait_ready()\n    end = p.wait(10.0)\n    p.close()\nsys.exit(str(end))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == "exited with code 0\n"
+    assert set(map(str, range(13))) <= set(done.stdout.split())
+
+
 PHASES = {
     "zygote": "",
     "asked": "p = z.start(sandbox.Confinement(), argv=('/bin/sleep', marker))",
