@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -51,7 +52,8 @@ class Enumerator:
         """Those that the last count found and the one before had not."""
 
     def count(self) -> Census:
-        """The counts of now."""
+        """The counts of now, without what is only waiting for the garbage collector."""
+        gc.collect()
         parents = dict(_parents())
         family = {os.getpid()}
         while True:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         "object store": _store,
     }
     found = [_examine(name, check, settings) for name, check in checks.items()]
-    found += _layers()
+    found += [*_layers(), *_noise(settings)]
     if arguments.json:
         print(json.dumps([asdict(one) for one in found], indent=2))
     else:
@@ -107,6 +107,14 @@ def _layers() -> list[Examined]:
     if not permitted:
         detail = f"not so here: {detail}; to get it: run as root, or grant CAP_SYS_NICE"
     return [*rows, Examined("real-time priority", permitted, detail, needed=False)]
+
+
+def _noise(settings: Settings) -> list[Examined]:
+    """A row if this host was calibrated: a judge works without, but does not know how well."""
+    from harness import calibration
+
+    kept = calibration.kept(settings.judge_dir)
+    return [Examined("noise", True, kept.summary, needed=False)] if kept else []
 
 
 def _memory(settings: Settings) -> tuple[bool, str]:

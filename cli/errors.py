@@ -9,5 +9,9 @@ class EnvironmentSetupError(GristmillError):
     """The Python environment of the checkout cannot be made or used."""
 
 
+class JudgeArgumentsError(GristmillError):
+    """Arguments of `./mill judge` that do not go together."""
+
+
 class CandidateFileError(GristmillError):
     """A file given to `./mill judge` cannot be judged."""

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cli import verdict_report
+from cli import calibration, verdict_report
 from cli.errors import CandidateFileError
 from gristmill import records
 from gristmill.domain import AxisRange, Domain, Layout
@@ -35,14 +35,18 @@ COMMON_MODEL_AXES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="C++ (gristmill_kernel.h) or Python: run(*inputs, *scalars, *outputs)")
-    parser.add_argument("--operator", required=True, help="what it claims to implement; see ./mill operators")
+    parser.add_argument(
+        "file", type=Path, nargs="?", help="C++ (gristmill_kernel.h) or Python: run(*inputs, *scalars, *outputs)"
+    )
+    parser.add_argument("--operator", help="what it claims to implement; see ./mill operators")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the operator's main tensors")
     parser.add_argument(
         "--workloads", type=Path, help="JSON list of workloads, or a traffic profile; common ones if absent"
     )
     parser.add_argument("--baseline", default="eager", help="what to time against: eager, torch or compile")
-    parser.add_argument("--policy", choices=("screening", "search", "promotion"), default="search", help="how thorough")
+    parser.add_argument(
+        "--policy", choices=("screening", "search", "promotion", "proof"), default="search", help="how thorough"
+    )
     parser.add_argument("--setup", action="store_true", help="the candidate exports a setup phase that packs weights")
     parser.add_argument(
         "--layout", choices=[str(layout) for layout in Layout], default="inner_contiguous", help="it reads"
@@ -57,9 +61,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="draw the inputs from this seed, to repeat a judgement")
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
+    calibration.configure(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if calibration.asked_for(arguments):
+        return calibration.run(arguments)
     definition = catalogue.operator(arguments.operator)
     candidate = read_candidate(arguments, definition)
     workloads = read_workloads(arguments.workloads, definition, arguments.dtype)

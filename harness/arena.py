@@ -40,7 +40,7 @@ Numbers = NDArray[np.uint32]
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 64
 MAX_SETS = 256
-GUARDED_SETS = 8
+GUARDED_SETS = 12
 """Those that correctness is checked on."""
 ROTATED_BYTES = 64 << 20
 """Sets rotate over about this much: twice the last-level cache of common servers' slices. More would take each runner

@@ -18,7 +18,7 @@ from harness.policy import JudgePolicy
 from harness.session import Finding, Session
 from harness.stock import Stock
 from harness.trial import Trial
-from kernels.candidate import Candidate, Language
+from kernels.candidate import Candidate
 from kernels.definition import Definition
 from kernels.inputs import is_far
 from kernels.roofline import Peaks
@@ -64,9 +64,10 @@ class Bout:
         self._check(candidate, checked, workloads, random)
         timings: list[WorkloadTiming] = []
         setup_ns: dict[str, int] = {}
-        for workload in workloads:
+        disguised = int(random.integers(len(workloads)))
+        for number, workload in enumerate(workloads):
             trial = self._trial(workload, MAX_SETS, candidate, random)
-            paired = time_trial(trial, opponent, self._deadline)
+            paired = time_trial(trial, opponent, self._deadline, disguised=number == disguised)
             self._run_ns += trial.run_ns
             built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
             timings.append(workload_evidence(trial.definition, trial.stock.layout, paired, self._peaks))
@@ -117,7 +118,6 @@ class Bout:
             self._outputs_of(stock),
             self._session,
             needs_setup=candidate.needs_setup,
-            in_python=candidate.language is Language.PYTHON,
             policy=self._policy,
             random=random,
         )

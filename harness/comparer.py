@@ -217,7 +217,7 @@ def compare(
 def _mismatch(blank: Mismatch, found: Tensor, expected: Tensor, ratios: Tensor, wrong: Tensor) -> Mismatch:
     """One set's mismatch in full."""
     shape = tuple(found.shape)
-    flat_index = int(ratios.masked_fill(~wrong, -1.0).argmax() if bool(wrong.any()) else ratios.argmax())
+    flat_index = int(torch.where(wrong, ratios, 0.0).argmax() if bool(wrong.any()) else ratios.argmax())
     rows_R, columns_C = (_as_rows(wrong).any(dim) for dim in (1, 0))
     return replace(
         blank,
@@ -253,7 +253,7 @@ def _wrong(ratios: Tensor, lines: Sequence[Tensor]) -> Tensor:
 def histogram(ratios: Tensor) -> tuple[ErrorBin, ...]:
     """Elements by decade of error over what is allowed."""
     finite = ratios[torch.isfinite(ratios)]
-    decades = finite.clamp(min=1e-12).log10().floor().clamp(-2, DECADES - 1).to(torch.int64)
+    decades = finite.log10().floor().clamp(-2, DECADES - 1).to(torch.int64)
     counts = [(_decade(decade), int((decades == decade).sum())) for decade in range(-2, DECADES)]
     counts.append(("NaN or infinity misplaced", ratios.numel() - finite.numel()))
     return tuple(ErrorBin(label, count) for label, count in counts if count)
@@ -316,15 +316,15 @@ def merge(facts: Sequence[ErrorFacts]) -> ErrorFacts:
 
 def _as_rows(tensor: Tensor) -> Tensor:
     """One set as rows and columns: the last dimension, and all others."""
-    return tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
+    return tensor.reshape(-1, tensor.shape[-1])
 
 
 def _lines(tensor: Tensor) -> list[tuple[int, ...]]:
     """By which dimensions the S sets, seen as (S, R, C), fall into rows and into columns. A single row or column is the
     whole tensor, and single elements are lines of their own already.
     """
-    columns = tensor.shape[-1] if tensor.dim() > 1 else 1
-    rows = tensor[0].numel() // max(1, columns)
+    columns = tensor.shape[-1]
+    rows = tensor[0].numel() // columns
     return [(0, 1), (0, 2)] if rows > 1 and columns > 1 else []
 
 
@@ -341,8 +341,8 @@ def _mean_ratios(deviation: Deviation, kept: tuple[int, ...], base: float, facto
 
 def _mean_allowance(deviation: Deviation, kept: tuple[int, ...], base: float, factor: float) -> Tensor:
     last_places = _mean(deviation.last_places, kept)
-    averaged = deviation.last_places.numel() / max(1, last_places.numel())
-    rounding = MEAN_ROUNDING + MEAN_SPREAD / math.sqrt(max(1.0, averaged))
+    averaged = deviation.last_places.numel() / last_places.numel()
+    rounding = MEAN_ROUNDING + MEAN_SPREAD / math.sqrt(averaged)
     return last_places * rounding + (deviation.accumulator + MEAN_SHARE * factor * base)
 
 

@@ -99,19 +99,45 @@ def wall_in(spec: dict[str, Any], active: list[str]) -> int | None:
     rooted = rooted and attempt(active, "private root", leave_host_root)
     if rooted:
         furnish_root(spec)
+    else:
+        displace(spec)
+        os.mkdir(spec["scratch"], 0o700)
     os.chdir(spec["cwd"])
     attempt(active, "resource limits", limit, spec["limits"])
     empty_bounding_set()
     if may_change_user:
-        attempt(active, "own user", drop_user, FIRST_UID + number_outside)
+        attempt(active, "own user", drop_user, FIRST_UID + number_outside, [] if rooted else [spec["scratch"]])
     if "own user" in active or "user namespace" in active:
         attempt(active, "no capabilities", drop_capabilities)
     end_with_parent()
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     active.append("no new privileges")
     readable = [target if rooted else source for source, target in spec["visible"]]
-    attempt(active, "landlock", landlock.restrict, [*readable, "/proc"], ["/tmp"], [f"/dev/{name}" for name in DEVICES])
+    scratch = "/tmp" if rooted else spec["scratch"]
+    attempt(
+        active, "landlock", landlock.restrict, [*readable, "/proc"], [scratch], [f"/dev/{name}" for name in DEVICES]
+    )
     return filter_system_calls(spec["filter"], active)
+
+
+def displace(spec: dict[str, Any]) -> None:
+    """For a host that grants no private root: what would appear somewhere is used where it is, and /tmp is a folder of
+    its own, which the zygote removes afterwards.
+    """
+    import re  # here, because it takes milliseconds and is seldom needed
+
+    moved = {target: source for source, target in spec["visible"] if source != target} | {"/tmp": spec["scratch"]}
+    names = "|".join(re.escape(name) for name in sorted(moved, key=len, reverse=True))
+    path = re.compile(rf"(?:^|(?<=[\s='\">:])|(?<=-I))({names})(?=$|[/\s'\":])")
+
+    def here(value: Any) -> Any:
+        return path.sub(lambda found: moved[found.group()], value) if isinstance(value, str) else value
+
+    spec["cwd"] = here(spec["cwd"])
+    spec["argv"] = spec["argv"] and [here(word) for word in spec["argv"]]
+    for part in ("program", "environment"):
+        spec[part] = {name: here(value) for name, value in spec[part].items()}
+    spec["environment"]["TMPDIR"] = spec["scratch"]
 
 
 def filter_system_calls(kind: str, active: list[str]) -> int | None:
@@ -177,7 +203,10 @@ def furnish_root(spec: dict[str, Any]) -> None:
     mount(None, "/", None, MS_REMOUNT | MS_RDONLY | MS_NOSUID)
 
 
-def drop_user(uid: int) -> None:
+def drop_user(uid: int, owned: list[str]) -> None:
+    """Becomes that user, to whom those folders then belong."""
+    for path in owned:
+        os.chown(path, uid, uid)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

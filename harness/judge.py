@@ -7,6 +7,7 @@ of them. What makes a candidate `faster` stands in `decision.py`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +83,9 @@ class Judge:
         if self._pool is not None:
             self._pool.close()
         self._runners.close()
+        self._stocks.clear()
         self._inputs.close()
+        gc.collect()  # tensors over shared memory die with the cycles that they are part of
 
     def prepare(self, candidate: Candidate) -> None:
         """Starts building a candidate in the background; `judge` will find it built."""
@@ -193,7 +196,6 @@ class Judge:
             outputs,
             self.policy,
             needs_setup=baseline.needs_setup,
-            in_python=baseline.language is Language.PYTHON,
         )
 
     def _stock_of(self, definition: Definition) -> Callable[[Workload, int], Stock]:

@@ -5,8 +5,6 @@ Shape suffix: S sets.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
 import random
 import time
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from harness import feedback, scheduling, timing
 from harness.arena import Numbers, Walk, indices
-from harness.draws import Part, choose_part
+from harness.draws import Draws, Part, choose_part
 from harness.opponent import Opponent
 from harness.session import Finding
 from harness.timing import Pair, PairedTiming
@@ -33,13 +31,17 @@ VERIFIED_SETS = 16
 VERIFIED_SETS_LEAST = 4
 VERIFIED_SETS_LARGE = 2
 """Of a timed batch, whose outputs (or some rows of them, or some columns of large weights) are recomputed."""
-LEAST_NS = 1.0
-STEP_CALLS = 2000
+DISGUISED_SETS = 64
+DISGUISED_VERIFIED = 3
+"""Of each regime."""
+LARGEST_LINKED = 1e30
 TIMED_WRONG = "right when checked, wrong when timed: "
 
 
-def time_trial(trial: Trial, opponent: Opponent, deadline: float) -> PairedTiming:
+def time_trial(trial: Trial, opponent: Opponent, deadline: float, *, disguised: bool) -> PairedTiming:
     """Pairs of batches until the policy's stop rule is content; outputs of every timed batch are looked at.
+
+    With `disguised`, one more batch holds stress values where a candidate expects traffic.
 
     Raises:
         Finding: a timed call was wrong, or took a time that cannot be.
@@ -53,13 +55,21 @@ def time_trial(trial: Trial, opponent: Opponent, deadline: float) -> PairedTimin
         return time.monotonic()
 
     try:
-        with scheduling.measuring() as trial.real_time:
+        sides = [pid for pid in (trial.session.process_id, opponent.process_id) if pid is not None]
+        with scheduling.measuring() as trial.real_time, scheduling.on_the_same_core(sides, pairs.order) as move:
             trial.session.hasten()
             opponent.hasten()
-            paired = timing.collect(pairs.measure, trial.policy.stop, pairs.order, clock_s)
+
+            def measure(candidate_first: bool) -> Pair:
+                move()
+                return pairs.measure(candidate_first)
+
+            paired = timing.collect(measure, trial.policy.stop, pairs.order, clock_s)
     except timing.VoidRunError as error:
         raise Finding(Status.CHEATED, f"{trial.label}: {error}; the run is void") from None
     pairs.verify()
+    if disguised:
+        pairs.check_in_disguise()
     return paired
 
 
@@ -73,19 +83,6 @@ class Sample:
     inputs: list[Tensor | None]
     """None where a linked call's activation can be made again."""
     outputs: list[Tensor]
-
-
-@functools.cache
-def step_ns() -> float:
-    """What it costs a runner in Python at least to ask for the next call, besides `Stock.link_ns`."""
-    anything = ctypes.CDLL(None).getpagesize
-    best_ns = math.inf
-    for _ in range(5):
-        start_ns = time.perf_counter_ns()
-        for _ in range(STEP_CALLS):
-            anything(None)
-        best_ns = min(best_ns, (time.perf_counter_ns() - start_ns) / STEP_CALLS)
-    return best_ns
 
 
 class Pairs:
@@ -151,13 +148,13 @@ class Pairs:
 
     def _run(self, pool: Numbers) -> Batch:
         """One batch of the candidate, on all sets of the pool but a few."""
-        calls = max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))
+        calls = _called(pool)
         batch = self._trial.run(pool, calls, linked=self._trial.stock.layout.linked)
-        self._candidate_ns = self._without_link(batch.spent_ns / calls, self._trial.in_python)
+        self._candidate_ns = batch.spent_ns / calls
         return batch
 
-    def _run_opponent(self, numbers: Numbers) -> None:
-        self._opponent_ns = self._without_link(self._opponent.run(numbers), self._opponent.in_python)
+    def _run_opponent(self, pool: Numbers) -> None:
+        self._opponent_ns = self._opponent.run(pool, _called(pool))
         self._trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
 
     def _examine(self, batch: Batch) -> None:
@@ -166,15 +163,13 @@ class Pairs:
             raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
         self._keep_sample(batch.walk)
 
-    def _without_link(self, per_call_ns: float, in_python: bool) -> float:
-        """A host does not pay for the chain; what it costs at least is taken off."""
-        return max(LEAST_NS, per_call_ns - self._trial.stock.link_ns - (step_ns() if in_python else 0.0))
-
     def _keep_sample(self, walk: Walk) -> None:
         """The calls, and what is looked at of them, are chosen now, after the batch."""
+        chosen = self._trial.random.permutation(len(walk.called))[: self._verified_sets]
+        self._samples.append(self._sample(walk, chosen, self._choose_part(len(chosen))))
+
+    def _sample(self, walk: Walk, chosen: NDArray[np.int64], part: Part) -> Sample:
         trial = self._trial
-        chosen = trial.random.permutation(len(walk.called))[: self._verified_sets]
-        part = self._choose_part(len(chosen))
         called, states = walk.called[chosen], walk.states[chosen]
         numbers, linked = indices(called), trial.stock.layout.linked
         inputs = [
@@ -183,8 +178,36 @@ class Pairs:
                 trial.definition.inputs, trial.stock.inputs.tensors, trial.stock.layout.weights, strict=True
             )
         ]
-        outputs = part.of_outputs(trial.outputs.tensors, numbers)
-        self._samples.append(Sample(part, called, states, inputs, outputs))
+        return Sample(part, called, states, inputs, part.of_outputs(trial.outputs.tensors, numbers))
+
+    def check_in_disguise(self) -> None:
+        """A batch like the timed ones, but that its sets hold stress values: who is careful only while calls come one
+        by one is not careful in serving.
+
+        Raises:
+            Finding: something was wrong.
+        """
+        trial, stock = self._trial, self._trial.stock
+        regimes = [regime for regime in trial.definition.regimes[1:] if self._bears_link(stock.draws(regime))]
+        pool = self._pick(DISGUISED_SETS)
+        regime_of = trial.random.integers(0, max(1, len(regimes)), stock.layout.sets)
+        for index, regime in enumerate(regimes):
+            numbers = pool[regime_of[pool] == index]
+            stock.fill_case(regime, numbers, trial.random.integers(0, stock.draws(regime).count, len(numbers)))
+        trial.set_up(pool)
+        batch = self._run(pool)
+        finding = trial.examine(batch)
+        if finding is not None:
+            raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
+        for index, regime in enumerate(regimes):
+            chosen = np.flatnonzero(regime_of[batch.walk.called] == index)[:DISGUISED_VERIFIED]
+            if len(chosen):
+                self._verify_group([self._sample(batch.walk, chosen, self._choose_part(len(chosen)))], regime)
+
+    def _bears_link(self, draws: Draws) -> bool:
+        """Whether values of a regime stay what they are when a link scales them: the very largest would overflow."""
+        largest = max(float(base.abs().nan_to_num(0.0, 0.0, 0.0).max()) for base in draws.bases)
+        return largest < LARGEST_LINKED or not self._trial.stock.layout.linked
 
     def _choose_part(self, sets: int) -> Part:
         """The same rows each time, so that all samples can be computed at once; of large weights another part."""
@@ -200,13 +223,15 @@ class Pairs:
         Raises:
             Finding: something was wrong.
         """
-        trial = self._trial
         for group in self._groups():
-            outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
-            mismatches = trial.compare(trial.stock.traffic, group[0].part, self._inputs(group), outputs)
-            if mismatches:
-                reason = TIMED_WRONG + feedback.reason(mismatches[0], trial.stock.traffic.regime)
-                raise Finding(Status.INCORRECT, reason, mismatches)
+            self._verify_group(group, self._trial.definition.regimes[0])
+
+    def _verify_group(self, group: list[Sample], regime: str) -> None:
+        outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
+        draws = self._trial.stock.draws(regime)
+        mismatches = self._trial.compare(draws, group[0].part, self._inputs(group), outputs)
+        if mismatches:
+            raise Finding(Status.INCORRECT, TIMED_WRONG + feedback.reason(mismatches[0], regime), mismatches)
 
     def _inputs(self, group: list[Sample]) -> list[Tensor]:
         """What those calls were given."""
@@ -224,3 +249,8 @@ class Pairs:
         if self._trial.definition.independent_axis and self._samples[0].part.places is not None:
             return [[sample] for sample in self._samples]
         return [self._samples]
+
+
+def _called(pool: Numbers) -> int:
+    """How many sets of a pool are called: as many on either side, since a batch costs something by itself."""
+    return max(1, len(pool) - max(1, len(pool) // DECOY_SHARE))

@@ -34,8 +34,8 @@ MAX_TEXT_BYTES = 2000
 LOAD_HEAD = struct.Struct("<q")
 """Most bytes of packed weights; 0 without a setup phase."""
 PLAN_HEAD = struct.Struct("<QQQIIIIIIII")
-"""Input offset, input bytes, output bytes; inputs, outputs, scalars, sets, guarded sets, whether sparse, whether linked,
-nothing.
+"""Input offset, input bytes, output bytes; inputs, outputs, scalars, sets, guarded sets, whether sparse, whether
+linked, nothing.
 """
 PLAN_TENSOR = struct.Struct("<ii4q4qQQQQ")
 """Dtype, rank, shape, strides, base, start, pitch, whether a weight."""

@@ -88,7 +88,9 @@ class Sandboxed:
         while not {"pid", "isolation"} <= self._facts.keys():
             if {"exit", "signal", "error"} & self._facts.keys() or not self._read(deadline - time.monotonic()):
                 self.close()
-                reason = self._facts.get("error") or self._zygote.failure() or f"none within {timeout_s:.0f} s"
+                reason = self._facts.get("error") or self._zygote.failure() or "it ended before it was up"
+                if time.monotonic() >= deadline:
+                    reason = f"none within {timeout_s:.0f} s"
                 raise HostFaultError(
                     f"sandbox: no process came up: {reason}; check memory and process limits of this host, "
                     "and what `./mill doctor` says of its sandbox"
@@ -109,6 +111,11 @@ class Sandboxed:
     def kill(self) -> None:
         """Ends the program with all that it started; its end can still be asked for."""
         self._signal(signal.SIGKILL)
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the program; None when it is no more."""
+        return None if self._handle is None else _process_id(self._handle)
 
     def hasten(self) -> None:
         """Lets the program's threads go before all ordinary ones of this host, as far as the host permits."""

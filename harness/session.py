@@ -104,6 +104,11 @@ class Session:
         head = runner.RUN_HEAD.pack(seed, calls, len(pool))
         return self.request(runner.RUN, head + pool.tobytes(), timeout_s)
 
+    @property
+    def process_id(self) -> int | None:
+        """Of the runner; None when it is no more."""
+        return self._process.process_id
+
     def hasten(self) -> None:
         """Lets the runner's threads go before all ordinary ones of this host, as far as the host permits; so do those
         that they start later.
@@ -247,8 +252,10 @@ def _start_python(
     return zygote.start(confinement, program=program, keep=keep, environment=variables)
 
 
-THREADING = {"OMP_WAIT_POLICY": "active"}
-"""On both sides: threads that fall asleep between two calls of a batch make its time a matter of luck."""
+THREADING = {"GOMP_SPINCOUNT": "100000"}
+"""On both sides: OpenMP's threads wait awake for a fraction of a millisecond. Threads that fall asleep between two
+calls of a batch make its time a matter of luck, and threads that never sleep hinder each other where cores are few.
+"""
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -45,7 +45,6 @@ class Trial:
         session: Session,
         *,
         needs_setup: bool,
-        in_python: bool,
         policy: JudgePolicy,
         random: np.random.Generator,
     ) -> None:
@@ -53,7 +52,6 @@ class Trial:
         self.outputs = outputs
         self.session = session
         self.needs_setup = needs_setup
-        self.in_python = in_python
         self.policy = policy
         self.random = random
         self.setup_ns = 0

@@ -2,18 +2,16 @@
 
 It never runs anything untrusted itself. A forked child walls itself in (`confine.py`) and becomes the program; the
 zygote keeps watch. A child is process 1 of a namespace of its own, so the kernel kills all that it started when it
-ends. The zygote ends it when its lifeline closes, which the judge's death does too, however it died; and the kernel
-ends it when the zygote dies.
-
-Closing its control socket ends it with all its children, which is how it goes with the judge.
+ends. The zygote ends it when its lifeline closes, and all of them when its control socket does: that is how they go
+with the judge, however it died. The kernel ends them when the zygote dies.
 
 A request is one packet on the control socket: a JSON object with the descriptors that go with it, the lifeline first.
 Answers on the lifeline, one packet each: `{"pid": N}` with a handle on the process, `{"isolation": [...]}` or
 `{"error": "..."}`, then `{"exit": N}` or `{"signal": N}`.
 
-All children share the zygote's address-space layout, so one candidate can tell the next nothing new by learning it, but
-neither is it a secret. That is acceptable: what the layout would protect is not in the process. Seeds, expected outputs
-and the clock never reach it, and a candidate may run any code it likes in its own child anyway.
+All children share the zygote's address-space layout, so it is no secret from one candidate to the next. It need not
+be: what it would protect is not in the process. Seeds, expected outputs and the clock never reach it, and in its own
+child a candidate may run any code anyway.
 """
 
 from __future__ import annotations
@@ -46,13 +44,19 @@ LAST_DESCRIPTOR = (1 << 31) - 1
 
 
 class Child:
-    """One that lives: the handle on it, the other end of the judge's lifeline, and its control groups."""
+    """One that lives: the handle on it, the other end of the judge's lifeline, and what it may leave behind."""
 
-    def __init__(self, pid: int, lifeline: socket.socket, groups: list[control_groups.Group]) -> None:
+    def __init__(self, pid: int, lifeline: socket.socket, groups: list[control_groups.Group], scratch: str) -> None:
         self.pid = pid
         self.lifeline = lifeline
         self.groups = groups
-        self.handle = os.pidfd_open(pid)
+        self.scratch = scratch
+        try:
+            self.handle = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
 
     def kill(self) -> None:
         """Ends it and all that it started."""
@@ -64,6 +68,10 @@ class Child:
         _, status = os.waitpid(self.pid, 0)
         os.close(self.handle)
         groups.remove(self.groups)
+        if os.path.lexists(self.scratch):
+            import shutil  # here, because it takes milliseconds and is seldom needed
+
+            shutil.rmtree(self.scratch, ignore_errors=True)
         if os.WIFSIGNALED(status):
             say(self.lifeline, signal=os.WTERMSIG(status))
         else:
@@ -129,9 +137,11 @@ class Zygote:
         lifeline = socket.socket(fileno=descriptors[0])
         spec = json.loads(packet)
         self._born += 1
+        spec["scratch"] = f"/tmp/gristmill-scratch-{os.getpid()}-{self._born}"
         groups = [] if spec["trusted"] else self._groups.make(str(self._born), spec["limits"])
         try:
-            child = Child(self._fork(spec, groups, lifeline, descriptors[1:]), lifeline, groups)
+            pid = self._fork(spec, groups, lifeline, descriptors[1:])
+            child = Child(pid, lifeline, groups, spec["scratch"])
         except OSError as error:
             self._groups.remove(groups)
             say(lifeline, error=str(error))
@@ -161,6 +171,8 @@ class Zygote:
             pid = os.fork()
             if pid == 0:
                 try:
+                    if not self._watched():
+                        os._exit(1)
                     lifeline = place(lifeline.detach(), descriptors, spec["numbers"])
                     for group in groups:
                         if confine.attempt([], "", group.join):
@@ -175,12 +187,14 @@ class Zygote:
                 raise RuntimeError("cannot return to the process namespace")  # ends the zygote, and so all its children
         return pid
 
-    def _become(self, spec: dict[str, Any], active: list[str], lifeline: socket.socket) -> None:
-        """In the child: walls itself in and becomes the program. Returns only where there is nobody to do it for."""
+    def _watched(self) -> bool:
+        """In the child: makes sure that it ends with the zygote; False where that has died already."""
         os.setsid()
         confine.end_with_parent()
-        if select.select([self._me], [], [], 0)[0]:
-            return  # the zygote died before the kernel was told to tell
+        return not select.select([self._me], [], [], 0)[0]
+
+    def _become(self, spec: dict[str, Any], active: list[str], lifeline: socket.socket) -> None:
+        """In the child: walls itself in and becomes the program. Does not return."""
         self._control.detach()
         handed = None if spec["trusted"] else confine.wall_in(spec, active)
         kept = [*spec["numbers"], *([handed] if handed is not None else [])]

@@ -60,9 +60,24 @@ def child_tags(start: SearchStart, trial: SearchTrial, parent_run_id: str) -> di
             "reason": verdict.reason,
             "object_sha256": verdict.object_sha256,
             "isolation": " ".join(verdict.isolation),
+            **_evidence_tags(verdict),
             PARENT_TAG: parent_run_id,
         }
     )
+
+
+def _evidence_tags(verdict: Verdict) -> dict[str, str]:
+    """What a search page filters by: the kind of damage, the mistake if it is known, and the vector width."""
+    tags = {}
+    if verdict.mismatches:
+        tags["damage"] = verdict.mismatches[0].pattern
+    diagnoses = [case.diagnosis for case in verdict.failing if case.diagnosis]
+    if diagnoses:
+        tags["diagnosis"] = diagnoses[0]
+    if verdict.object_report is not None and not verdict.object_report.note:
+        tags["vector_bits"] = str(verdict.object_report.vector_bits)
+        tags["hint"] = verdict.object_report.hint
+    return tags
 
 
 def parameters(candidate: Candidate) -> dict[str, str]:
@@ -102,10 +117,16 @@ def workload_names(timings: Sequence[WorkloadTiming]) -> list[str]:
 
 
 def artifacts(trial: SearchTrial) -> dict[str, str]:
-    """Text by path: the sources as they were built, the compiler's output, the whole verdict."""
+    """Text by path: the sources as they were built, the compiler's output, the evidence apart, the whole verdict."""
     files = {f"sources/{path}": text for path, text in trial.candidate.files.items()}
     if trial.verdict.build_log:
         files["build.log"] = trial.verdict.build_log
+    if trial.verdict.build_errors:
+        files["build_errors.txt"] = trial.verdict.build_errors
+    if trial.verdict.failing:
+        files["failing.json"] = json.dumps(records.encode(trial.verdict.failing), indent=1)
+    if trial.verdict.object_report is not None:
+        files["object.json"] = json.dumps(records.encode(trial.verdict.object_report), indent=1)
     files["verdict.json"] = json.dumps(records.encode(trial.verdict), indent=1)
     return files
 

@@ -62,36 +62,36 @@ static inline uint64_t chain_sampled(const uint8_t *data, const chain_output *ou
     return lanes[0] ^ (lanes[1] >> 7) ^ (lanes[2] >> 19) ^ (lanes[3] << 11);
 }
 
+static inline uint32_t chain_lane(uint32_t lane, uint32_t word) {
+    lane = (lane ^ word) * 0x85EBCA6Bu;
+    return lane ^ lane >> 15;
+}
+
 /* Of every byte. */
 static inline uint64_t chain_whole(const uint8_t *data, const chain_output *output) {
     const int64_t bytes = output->elements * output->item_bytes, words = bytes / 4;
-    uint32_t lanes[CHAIN_LANES];
+    uint32_t lanes[CHAIN_LANES], block[CHAIN_LANES];
     for (uint32_t lane = 0; lane < CHAIN_LANES; lane++) lanes[lane] = lane * 0x9E3779B1u + 1;
     int64_t at = 0;
-    for (; at + CHAIN_LANES <= words; at += CHAIN_LANES)
-        for (int64_t lane = 0; lane < CHAIN_LANES; lane++) {
-            uint32_t word;
-            memcpy(&word, data + 4 * (at + lane), 4);
-            lanes[lane] = (lanes[lane] ^ word) * 0x85EBCA6Bu;
-        }
-    for (int64_t lane = 0; at < words; at++, lane++) {
-        uint32_t word;
-        memcpy(&word, data + 4 * at, 4);
-        lanes[lane] = (lanes[lane] ^ word) * 0x85EBCA6Bu;
+    for (; at + CHAIN_LANES <= words; at += CHAIN_LANES) {
+        memcpy(block, data + 4 * at, sizeof block);
+        for (int64_t lane = 0; lane < CHAIN_LANES; lane++) lanes[lane] = chain_lane(lanes[lane], block[lane]);
     }
-    uint64_t digest = 0;
-    for (int64_t rest = 4 * words; rest < bytes; rest++) digest = digest << 8 | data[rest];
-    for (int64_t lane = 0; lane < CHAIN_LANES; lane += 2)
-        digest = (digest ^ ((uint64_t)lanes[lane] << 32 | lanes[lane + 1])) * 0xD6E8FEB86659FD93u;
+    memset(block, 0, sizeof block);
+    memcpy(block, data + 4 * at, (size_t)(bytes - 4 * at));
+    for (int64_t lane = 0; lane < CHAIN_LANES; lane++) lanes[lane] = chain_lane(lanes[lane], block[lane]);
+    for (int64_t half = CHAIN_LANES / 2; half >= 8; half /= 2)
+        for (int64_t lane = 0; lane < half; lane++) lanes[lane] = chain_lane(lanes[lane], lanes[lane + half]);
+    uint64_t digest = (uint64_t)bytes;
+    for (int64_t lane = 0; lane < 8; lane += 2)
+        digest = chain_mixed(digest ^ ((uint64_t)lanes[lane] << 32 | lanes[lane + 1]));
     return digest;
 }
 
-/* A number from 0.5 to 1.5 for each place of a row: a hash of its index (finaliser of MurmurHash3, Appleby). */
+/* A number from 0.5 to 1.5 for each place of a row: a hash of its index, as cheap as will do. Who does not know the seed
+ * can say nothing of the number, and the seed is known when the call before is finished. */
 static inline float around_one(uint32_t index, uint32_t seed) {
-    uint32_t h = (index + seed) * 0x9E3779B1u ^ seed;
-    h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
-    h = (h ^ (h >> 13)) * 0xC2B2AE35u;
-    h ^= h >> 16;
+    const uint32_t h = (index * 0x9E3779B1u ^ seed) * 0x85EBCA6Bu;
     return 0.5f + (float)(int32_t)(h >> 8) * 0x1p-24f;
 }
 

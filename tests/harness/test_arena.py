@@ -107,30 +107,46 @@ class TestOutputs:
         ((_, spilled),) = outputs.inspect(np.arange(6, dtype=np.uint32))
         assert spilled.tolist() == [False, False, True, False, False, False]
 
-    def test_the_chain_calls_each_set_of_the_pool_once(self, outputs):
+    @pytest.mark.parametrize("linked", [False, True])
+    def test_the_chain_calls_each_set_of_the_pool_once(self, outputs, linked):
         outputs.tensors[0].copy_(torch.randn(6, 3, 40))
         pool = numbers(5, 0, 3, 2)
-        called, decoys = outputs.walk(seed=7, pool=pool, calls=3)
-        assert sorted([*called, *decoys]) == [0, 2, 3, 5] and len(called) == 3
+        walk = outputs.walk(7, pool, 3, linked=linked)
+        assert sorted([*walk.called, *walk.decoys]) == [0, 2, 3, 5] and len(walk.called) == 3
         assert pool.tolist() == [5, 0, 3, 2]
-        again, _ = outputs.walk(seed=7, pool=pool, calls=3)
-        assert again.tolist() == called.tolist()
+        again = outputs.walk(7, pool, 3, linked=linked)
+        assert (again.called == walk.called).all() and (again.states == walk.states).all()
 
-    def test_what_is_called_next_depends_on_what_was_written(self, outputs):
+    @pytest.mark.parametrize("linked", [False, True])
+    def test_what_is_called_next_depends_on_what_was_written(self, outputs, linked):
         pool = np.arange(6, dtype=np.uint32)
         orders = set()
         for value in range(16):
             outputs.tensors[0].fill_(1.0)
-            called, _ = outputs.walk(seed=7, pool=pool, calls=6)
-            outputs.tensors[0][int(called[0]), 0, 0] = 2.0 + value
-            changed, _ = outputs.walk(seed=7, pool=pool, calls=6)
-            assert changed[0] == called[0]
+            first = outputs.walk(7, pool, 6, linked=linked).called[0]
+            outputs.tensors[0][int(first), 0, 0] = 2.0 + value
+            changed = outputs.walk(7, pool, 6, linked=linked).called
+            assert changed[0] == first
             orders.add(tuple(changed.tolist()))
         assert len(orders) > 8
 
+    def test_what_a_linked_call_is_given_depends_on_every_element_before(self, outputs):
+        pool = np.arange(6, dtype=np.uint32)
+        outputs.tensors[0].fill_(1.0)
+        walk = outputs.walk(7, pool, 6, linked=True)
+        states = {int(walk.states[1])}
+        first_TH = outputs.tensors[0][int(walk.called[0])]
+        for index in np.ndindex(*first_TH.shape):
+            first_TH[index] = 2.0
+            again = outputs.walk(7, pool, 6, linked=True)
+            assert again.states[0] == walk.states[0]
+            states.add(int(again.states[1]))
+            first_TH[index] = 1.0
+        assert len(states) == 1 + first_TH.numel()
+
     def test_the_order_depends_on_the_seed(self, outputs):
         pool = np.arange(6, dtype=np.uint32)
-        assert len({tuple(outputs.walk(seed, pool, 6)[0].tolist()) for seed in range(16)}) > 8
+        assert len({tuple(outputs.walk(seed, pool, 6, linked=False).called.tolist()) for seed in range(16)}) > 8
 
 
 class TestInputs:
@@ -194,6 +210,25 @@ class TestInputs:
         assert len(inputs.tensors[1][2].unique()) == 1
         inputs.change(cell, numbers(2), 2, 1 << 40, ctypes.c_uint64(9))
         assert len(inputs.tensors[1][2].unique()) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_linked_calls_were_given_can_be_made_again(native, file, dtype):
+    definition, dense = rms_norm(4, 32, dtype)
+    strided = TensorLayout((4, 32), (50, 1), dtype)
+    made = Workload("rms_norm", dtype, dense.axes, (strided, dense.inputs[1]))
+    draws = Draws(definition, made, "traffic", seed=3)
+    inputs = InputArena(native, file, lay_out(definition, made, max_sets=5), offset=0)
+    inputs.fill(inputs.cell(0, draws.bases[0]), np.arange(5, dtype=np.uint32), np.arange(5, dtype=np.int64))
+    states = np.array([11, 12, 11], np.uint64)
+    remade = inputs.made(numbers(1, 1, 3), states)
+    assert list(remade) == [0] and remade[0].stride()[1:] == (50, 1)
+    ratios = remade[0].to(torch.float64) / inputs.tensors[0][[1, 1, 3]].to(torch.float64)
+    assert ((ratios > 0.49) & (ratios < 1.51)).all() and ratios.std() > 0.2
+    assert not torch.equal(ratios[0], ratios[1])
+    torch.testing.assert_close(ratios[0], ratios[2], rtol=0.02, atol=0)  # the same numbers, rounded to the dtype
+    assert torch.equal(remade[0], inputs.made(numbers(1, 1, 3), states)[0])
+    assert inputs.link_ns() > 0
 
 
 def test_runners_cannot_write_inputs_nor_resize_anything():

@@ -404,6 +404,24 @@ def test_nothing_of_the_zygote_is_inherited(zygote):
     }
 
 
+def test_kept_descriptors_may_have_any_number():
+    """Those that the zygote uses itself too: here all low ones, each with something to read."""
+    script = (
+        "import os, sys\nfrom harness import sandbox\n"
+        "r, w = os.pipe()\nos.write(w, b'x')\nkept = [r]\n"
+        "while kept[-1] < 12:\n    kept.append(os.dup(r))\n"
+        "kept = sorted({*kept, w})\nassert kept == list(range(kept[0], 13)) and kept[0] == 3, kept\n"
+        "with sandbox.Zygote(environment={}) as zygote:\n"
+        "    p = zygote.start(sandbox.Confinement(proc=True), argv=('/bin/ls', '/proc/self/fd'), keep=kept, stdout=1)\n"
+        "    p.wait_ready()\n    end = p.wait(10.0)\n    p.close()\nsys.exit(str(end))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == "exited with code 0\n"
+    assert set(map(str, range(13))) <= set(done.stdout.split())
+
+
 PHASES = {
     "zygote": "",
     "asked": "p = z.start(sandbox.Confinement(), argv=('/bin/sleep', marker))",
@@ -518,6 +536,56 @@ def _marked(marker: str) -> bool:
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+BARE_HOST = """
+import json, os, sys
+from harness import sandbox
+from harness.sandbox import Confinement
+folder = sys.argv[1]
+script = "pwd; cat given /given/given; echo text > /tmp/made; cat '/tmp/made' $TMPDIR/made; cat {0}/other; ls /etc; " \
+    "(setsid sleep {1} &)".format(folder, sys.argv[2])
+with open(folder + "/output", "w") as output, sandbox.Zygote(environment={}) as zygote:
+    process = zygote.start(
+        Confinement(visible=((folder + "/visible", "/given"),), cwd="/given"),
+        argv=("/bin/sh", "-c", script), environment={"PATH": "/usr/bin:/bin"}, stdout=output.fileno(),
+    )
+    process.wait_ready()
+    end = process.wait(20.0)
+    process.close()
+print(json.dumps([str(end), list(process.isolation), os.listdir("/tmp")]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to play a host that grants less")
+def test_a_host_that_grants_no_namespaces(tmp_path):
+    """As in most containers: what is named is found where it is, and /tmp is a folder that goes again."""
+    if not (shutil.which("unshare") and shutil.which("setpriv")):
+        pytest.skip("needs unshare and setpriv")
+    (tmp_path / "visible").mkdir()
+    (tmp_path / "visible" / "given").write_text("given\n")
+    (tmp_path / "other").write_text("secret\n")
+    marker = f"86392.{os.getpid()}"
+    bare = 'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
+    done = subprocess.run(
+        ["unshare", "-Ur", "sh", "-c", bare, "sh", sys.executable, "-c", BARE_HOST, str(tmp_path), marker],
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr or "max_user_namespaces" in done.stderr:
+        pytest.skip("this host grants no user namespace to play in")
+    assert done.returncode == 0, done.stderr
+    end, isolation, temporary = json.loads(done.stdout)
+    assert end == "exited with code 0" and "private root" not in isolation
+    lines = (tmp_path / "output").read_text().splitlines()
+    assert lines[:5] == [str(tmp_path / "visible"), "given", "given", "text", "text"]
+    assert not [name for name in temporary if name.startswith("gristmill-scratch-")]
+    if "landlock" in isolation:
+        assert len(lines) == 5, "nothing else could be read"
+    if "pids group" in isolation or "memory group" in isolation:
+        assert _eventually(lambda: not _running(marker))
 
 
 def _running(marker: str) -> bool:

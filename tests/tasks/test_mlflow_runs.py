@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from gristmill.domain import Domain
 from gristmill.workload import TensorLayout, Workload
 from kernels.candidate import Candidate, Language, Origin
-from kernels.verdict import Status, Verdict, WorkloadTiming
+from kernels.verdict import FailingCase, Mismatch, ObjectReport, Status, Verdict, WorkloadTiming
 from tasks import mlflow_runs
 from tasks.mlflow_spool import SearchStart, SearchTrial
 
@@ -92,3 +93,27 @@ def test_a_childs_tags_tell_where_it_came_from() -> None:
             "mlflow.parentRunId": "parent",
         }.items()
     )
+
+
+def test_evidence_goes_along_as_tags_and_files() -> None:
+    plain = trial(0)
+    mismatch = Mismatch("w", "out", (0,), "1", "2", "9", 1, 2, "tail")
+    case = FailingCase("w", {"tokens": 1}, (), "traffic", "out", (0,), "1", "2", "9", diagnosis="strides are ignored")
+    report = ObjectReport("x86-64", 9, 4, 512, hint="call less")
+    verdict = replace(
+        plain.verdict,
+        status=Status.INCORRECT,
+        mismatches=(mismatch,),
+        failing=(case,),
+        object_report=report,
+        build_errors="main.cpp:1: error",
+    )
+    rich = replace(plain, verdict=verdict)
+    tags = mlflow_runs.child_tags(SearchStart("s1", "gristmill", 0, {}), rich, "parent")
+    assert (tags["damage"], tags["diagnosis"]) == ("tail", "strides are ignored")
+    assert (tags["vector_bits"], tags["hint"]) == ("512", "call less")
+    files = mlflow_runs.artifacts(rich)
+    assert json.loads(files["failing.json"])[0]["axes"] == {"tokens": 1}
+    assert json.loads(files["object.json"])["vector_bits"] == 512 and files["build_errors.txt"] == "main.cpp:1: error"
+    assert set(mlflow_runs.artifacts(plain)) == {"sources/main.cpp", "verdict.json"}
+    assert "damage" not in mlflow_runs.child_tags(SearchStart("s1", "gristmill", 0, {}), plain, "parent")

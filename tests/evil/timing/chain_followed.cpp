@@ -38,6 +38,7 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
   const Tensor *tensors = (const Tensor *)(frame - 64) - 16;
   char *const *starts = (char *const *)(frame + 16 * sizeof(gm_tensor) + 56);
   Chain chain = *(const Chain *)(starts + 17);
+  if (chain.last < 0 || chain.last > 1 << 16 || chain.start + chain.last * chain.pitch != (char *)out) return 0;
   const uint32_t calls = ((const uint32_t *)chain.pool)[-2];
   std::vector<uint32_t> pool(chain.pool, chain.pool + chain.remaining);
   std::vector<int64_t> order{chain.last};

@@ -1,0 +1,40 @@
+"""`./mill doctor` on the sandbox: a row per layer, and a missing one is told with its remedy but stops nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from cli import doctor
+from harness import layers, sandbox
+
+
+def test_a_row_per_layer():
+    rows = {row.what: row for row in doctor._layers()}
+    assert {f"sandbox: {one.layer.name}" for one in layers.examine()} <= set(rows)
+    assert "real-time priority" in rows
+    assert not any(row.needed for row in rows.values())
+
+
+def test_a_missing_layer_comes_with_its_remedy(monkeypatch):
+    class Bare(sandbox.Sandboxed):
+        @property
+        def isolation(self) -> tuple[str, ...]:
+            return ("resource limits",)
+
+    monkeypatch.setattr(sandbox, "Sandboxed", Bare)
+    rows = {row.what: row for row in doctor._layers()}
+    missing = rows["sandbox: landlock"]
+    assert not missing.good and "to get it: Linux 5.13" in missing.detail
+    assert doctor._mark(missing) == "absent"
+    assert rows["sandbox: resource limits"].good
+
+
+def test_a_host_whose_sandbox_does_not_start_is_told_once(monkeypatch, capsys):
+    monkeypatch.setattr(sandbox, "BOOT", "raise SystemExit(3)")
+    monkeypatch.setattr(doctor, "_store", lambda settings: (True, ""))
+    monkeypatch.setattr(doctor, "_peaks", lambda settings: (True, ""))
+    assert doctor.run(argparse.Namespace(json=True)) == 1
+    rows = json.loads(capsys.readouterr().out)
+    (told,) = [row for row in rows if row["what"].startswith("sandbox")]
+    assert not told["good"] and "no process came up" in told["detail"]

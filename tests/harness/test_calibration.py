@@ -1,0 +1,136 @@
+"""A calibration is what its trials say, refuses a judge that is wrong, and is kept as long as it holds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.hardware import local_cpu
+from gristmill.workload import Workload
+from harness import calibration, probes, scheduling
+from harness.builder import Builder
+from harness.calibration import calibrate, judge_equals, share_interval, told_gain
+from harness.errors import CalibrationError
+from harness.timing import Pair, PairedTiming, StopRule, collect
+from kernels import catalogue, inputs
+from kernels.candidate import Candidate
+from kernels.verdict import Status, Verdict, WorkloadTiming
+
+
+class NoisyJudge:
+    """Times nothing: its pairs are drawn, and every `fault`-th candidate is called faster."""
+
+    def __init__(self, noise: float, fault: int = 10**9, offset: float = 0.0) -> None:
+        self.noise, self.fault, self.offset = noise, fault, offset
+        self.asked: list[tuple[Candidate, Workload]] = []
+        self._random = np.random.default_rng(0)
+
+    def judge(
+        self, candidate: Candidate, workloads: Sequence[Workload], *, edges: bool, baseline: str | Candidate
+    ) -> Verdict:
+        assert baseline == candidate and not edges and len(workloads) == 1
+        self.asked.append((candidate, workloads[0]))
+        status = Status.SLOWER if len(self.asked) % self.fault else Status.FASTER
+        return Verdict(
+            status,
+            "",
+            candidate.digest,
+            candidate.operator,
+            timings=(self._timing(workloads[0]),),
+            host={"scheduling": scheduling.REAL_TIME},
+        )
+
+    def _timing(self, workload: Workload) -> WorkloadTiming:
+        rule = StopRule(200, 200, 1e9, 0.0, 1.0)
+        ratios = iter(np.exp(self.offset + self._random.normal(0, self.noise, 200)))
+        clock = iter(np.arange(1000) * 0.004)
+        paired: PairedTiming = collect(
+            lambda first: Pair(1000.0, 1000.0 * next(ratios)), rule, random.Random(0), lambda: next(clock)
+        )
+        ratio = paired.ratio
+        return WorkloadTiming(
+            workload, ratio.median, ratio.low, ratio.high, 1000.0, 1000.0, 200, 0.5, 1.0, paired.floor, paired.noise
+        )
+
+
+def test_a_calibration_says_what_its_trials_say() -> None:
+    judge, said = NoisyJudge(0.08, fault=6, offset=0.01), []
+    found = calibrate(judge, 18, 0.025, said.append)
+    assert (found.trials, found.called_faster, found.real_time) == (18, 3, True)
+    assert len(found.workloads) == len(probes.CASES) and all(noise.trials == 3 for noise in found.workloads)
+    assert {workload.operator for _, workload in judge.asked} == {operator for operator, _ in probes.CASES}
+    for noise in found.workloads:
+        assert noise.variation == pytest.approx(0.08, rel=0.25)
+        assert noise.offset == pytest.approx(0.01, abs=0.01)
+        assert noise.pair_s == pytest.approx(0.004, rel=0.1)
+        assert 0.025 < noise.told["20"] < noise.told["5"] < noise.told["1"]
+    assert len(said) == 18 and "3 called faster" not in said[0]
+    assert found.hardware == local_cpu().key and found.versions["torch"]
+    assert "3 of 18 identical candidates" in found.summary
+
+
+def test_a_judge_that_finds_a_probe_wrong_cannot_be_calibrated() -> None:
+    class Wrong:
+        def judge(self, candidate: Candidate, workloads: Sequence[Workload], **_: object) -> Verdict:
+            return Verdict(Status.CRASHED, "killed by SIGSYS", candidate.digest, candidate.operator)
+
+    with pytest.raises(CalibrationError, match=r"crashed.*SIGSYS.*doctor"):
+        judge_equals(Wrong(), probes.workloads()[0])
+
+
+def test_what_is_told_is_proven() -> None:
+    """The told gain is the one that the rule, on noise of that kind, proves in about nine of ten cases."""
+    pairs = 600
+    noise = NoisyJudge(0.08)._timing(probes.workloads()[0]).noise
+    assert noise is not None
+    gain = told_gain(0.08, noise.dependence, pairs, 0.025)
+    rng = np.random.default_rng(1)
+    rule = StopRule(pairs, pairs, 1e9, 0.0, 0.0, gain=0.025)
+    proven = 0
+    for _ in range(40):
+        ratios = iter((1 + gain) * np.exp(rng.normal(0, 0.08, pairs)))
+        timed = collect(lambda first: Pair(1.0, next(ratios)), rule, random.Random(0), lambda: 0.0)  # noqa: B023
+        proven += timed.floor > 1.025
+    assert proven >= 32
+
+
+@given(st.integers(1, 2000), st.data())
+def test_the_interval_of_a_share_holds_it(trials: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, trials))
+    low, high = share_interval(count, trials)
+    assert 0 <= low <= count / trials + 1e-12 and count / trials - 1e-12 <= high <= 1
+    assert share_interval(0, 1000)[1] == pytest.approx(0.0038, abs=1e-4)
+
+
+def test_it_is_kept_as_long_as_it_holds(tmp_path: Path) -> None:
+    assert calibration.kept(tmp_path) is None and calibration.facts(tmp_path) == {}
+    found = calibrate(NoisyJudge(0.05), 6, 0.025, lambda text: None)
+    calibration.keep(tmp_path, found)
+    assert calibration.kept(tmp_path) == found
+    assert calibration.facts(tmp_path) == {"noise": found.summary}
+    assert calibration.kept(tmp_path, datetime.now(UTC) + calibration.KEPT_FOR + timedelta(days=1)) is None
+    for spoilt in (replace(found, hardware="riscv"), replace(found, cores=99), replace(found, measured_at="once")):
+        calibration.keep(tmp_path, spoilt)
+        assert calibration.kept(tmp_path) is None
+    (tmp_path / calibration.FILE_NAME).write_text("{")
+    assert calibration.kept(tmp_path) is None
+
+
+@pytest.mark.parametrize("operator", sorted({operator for operator, _ in probes.CASES}))
+def test_probes_build_and_differ_by_what_they_do_once_more(operator: str, tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    plain, more = (builder.build(probes.probe(operator, extra)) for extra in (0, 3))
+    assert plain.path is not None and more.path is not None, plain.log + more.log
+    assert plain.sha256 != more.sha256
+    workload = inputs.workload(
+        catalogue.operator(operator), "float32", **dict.fromkeys(catalogue.operator(operator).axes, 40)
+    )
+    assert probes.rows(workload) == 40
