@@ -66,10 +66,14 @@ class ErrorFacts:
     """Likewise: the largest mean of any one row or column of a sample."""
     places: float = math.inf
     """The largest in units of the element's own roundings; infinite if nobody measured it."""
+    sums: float = 0.0
+    """What the order of long sums may add, in units of eps times scale; allowed as it is, without the factor."""
 
     def scaled(self, share: float) -> ErrorFacts:
         """A part of these errors."""
-        return ErrorFacts(share * self.largest, share * self.mean, share * self.line, share * self.places)
+        return ErrorFacts(
+            share * self.largest, share * self.mean, share * self.line, share * self.places, share * self.sums
+        )
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,34 @@ def deviate(found: Tensor, expected: Expected) -> Deviation:
     return Deviation(errors, last_places, accumulator)
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """How far S sets of one output may be off: the rule of `compare`, for whoever has many outputs to look at."""
+
+    limits: Tensor
+    """Per element, in absolute terms; NaN where the expected value is not finite."""
+    per_unit: Tensor
+    """One over eps times scale: means are of errors in that unit."""
+    means: Tensor
+    """Per set: most that the mean may be."""
+    lines: list[Tensor]
+    """Likewise for each row, and for each column: `[(S, R), (S, C)]` or nothing, as `line_ratios`."""
+
+
+def allow(expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Allowance:
+    """The limits within which `compare` finds nothing wrong with finite values."""
+    info = torch.finfo(expected.dtype)
+    unit = (expected.scale * info.eps).clamp_(min=info.tiny * info.eps)
+    deviation = deviate(expected.values, expected)
+    limits = unit * _element_allowance(deviation, facts, factor)
+    return Allowance(
+        torch.where(torch.isfinite(expected.values), limits, math.nan),
+        1 / unit,
+        _mean_allowance(deviation, (0,), _mean_base(facts, factor)),
+        [_mean_allowance(deviation, kept, _line_base(facts, factor)) for kept in _lines(deviation.errors)],
+    )
+
+
 def measure(found: Tensor, expected: Expected) -> ErrorFacts:
     """The facts of a baseline's outputs, S sets at once."""
     deviation = deviate(found, expected)
@@ -128,22 +160,35 @@ def measure(found: Tensor, expected: Expected) -> ErrorFacts:
 
 def element_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Error over what is allowed, per element: above 1 is wrong. Infinite where NaN or infinity are misplaced."""
-    roundings = deviation.roundings
+    return _over(deviation.errors, _element_allowance(deviation, facts, factor))
+
+
+def _element_allowance(deviation: Deviation, facts: ErrorFacts, factor: float) -> Tensor:
+    roundings = deviation.roundings + facts.sums
     allowed = roundings + factor * facts.largest
     if facts.places <= ROUNDED_ONCE:
         allowed = torch.minimum(allowed, roundings * (1 + factor * max(facts.places, ONE_ROUNDING)))
-    return _over(deviation.errors, allowed)
+    return allowed
 
 
 def mean_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Mean error over what is allowed, per set: above 1 the whole tensor is too inexact."""
-    return _mean_ratios(deviation, (0,), facts.mean, factor)
+    return _mean_ratios(deviation, (0,), _mean_base(facts, factor))
+
+
+def _mean_base(facts: ErrorFacts, factor: float) -> float:
+    """What the mean of a tensor may be besides its roundings."""
+    return MEAN_SHARE * factor * facts.mean + facts.sums
 
 
 def line_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> list[Tensor]:
     """Likewise for each row, and for each column: `[(S, R), (S, C)]`; nothing for tensors of one row or column only."""
-    base = max(facts.line, facts.mean)
-    return [_mean_ratios(deviation, kept, base, factor) for kept in _lines(deviation.errors)]
+    return [_mean_ratios(deviation, kept, _line_base(facts, factor)) for kept in _lines(deviation.errors)]
+
+
+def _line_base(facts: ErrorFacts, factor: float) -> float:
+    """What the mean of a row or column may be besides its roundings."""
+    return MEAN_SHARE * factor * max(facts.line, facts.mean) + facts.sums
 
 
 def compare(
@@ -276,6 +321,7 @@ def merge(facts: Sequence[ErrorFacts]) -> ErrorFacts:
         max(fact.mean for fact in facts),
         max(fact.line for fact in facts),
         max(fact.places for fact in facts),
+        max(fact.sums for fact in facts),
     )
 
 
@@ -300,10 +346,14 @@ def _mean(tensor: Tensor, kept: tuple[int, ...]) -> Tensor:
     return tensor.reshape(tensor.shape[0], -1, tensor.shape[-1]).mean(3 - sum(kept))
 
 
-def _mean_ratios(deviation: Deviation, kept: tuple[int, ...], base: float, factor: float) -> Tensor:
-    errors, last_places = _mean(deviation.errors, kept), _mean(deviation.last_places, kept)
-    rounding = MEAN_ROUNDING + MEAN_SPREAD / math.sqrt(deviation.errors.numel() / errors.numel())
-    return _over(errors, last_places * rounding + (deviation.accumulator + MEAN_SHARE * factor * base))
+def _mean_ratios(deviation: Deviation, kept: tuple[int, ...], base: float) -> Tensor:
+    return _over(_mean(deviation.errors, kept), _mean_allowance(deviation, kept, base))
+
+
+def _mean_allowance(deviation: Deviation, kept: tuple[int, ...], base: float) -> Tensor:
+    last_places = _mean(deviation.last_places, kept)
+    rounding = MEAN_ROUNDING + MEAN_SPREAD / math.sqrt(deviation.last_places.numel() / last_places.numel())
+    return last_places * rounding + (deviation.accumulator + base)
 
 
 def _over(errors: Tensor, allowed: Tensor) -> Tensor:
