@@ -54,8 +54,9 @@ def timing_table(timings: Sequence[WorkloadTiming]) -> str:
 def mismatch_text(mismatch: Mismatch) -> str:
     """Where an output is wrong, and how far."""
     share = f"{mismatch.wrong_elements} of {mismatch.total_elements} elements"
+    extent = f"{mismatch.pattern}, {share}" if mismatch.wrong_elements else "no element by itself, but their mean"
     lines = [
-        f"{mismatch.output} of {mismatch.workload}: {mismatch.pattern}, {share}",
+        f"{mismatch.output} of {mismatch.workload}: {extent}",
         f"  worst at {list(mismatch.worst_index)}: {mismatch.found} instead of {mismatch.expected}, "
         f"{mismatch.error_ratio} times the allowed error",
     ]
@@ -63,7 +64,7 @@ def mismatch_text(mismatch: Mismatch) -> str:
         ("rows", mismatch.rows, mismatch.wrong_rows, mismatch.total_rows),
         ("columns", mismatch.columns, mismatch.wrong_columns, mismatch.total_columns),
     ):
-        if count:
+        if count and total > 1:
             listed = ", ".join(map(str, first)) + (", ..." if count > len(first) else "")
             lines.append(f"  {name}: {count} of {total} ({listed})")
     if mismatch.magnitudes:

@@ -121,6 +121,8 @@ def report(listing: str) -> ObjectReport:
 
 def hint(report: ObjectReport, called: Sequence[str] = ()) -> str:
     """The first thing that is worth trying, in one line; empty if nothing strikes."""
+    if report.loop_calls and called and called[0].startswith("sqrt"):
+        return f"an innermost loop calls {called[0]} for its errno only: -fno-math-errno removes the call"
     if report.loop_calls and called:
         return (
             f"an innermost loop calls {called[0]}: one element at a time; an inlined polynomial, "

@@ -66,10 +66,14 @@ class ErrorFacts:
     """Likewise: the largest mean of any one row or column of a sample."""
     places: float = math.inf
     """The largest in units of the element's own roundings; infinite if nobody measured it."""
+    sums: float = 0.0
+    """What the order of long sums may add, in units of eps times scale; allowed as it is, without the factor."""
 
     def scaled(self, share: float) -> ErrorFacts:
         """A part of these errors."""
-        return ErrorFacts(share * self.largest, share * self.mean, share * self.line, share * self.places)
+        return ErrorFacts(
+            share * self.largest, share * self.mean, share * self.line, share * self.places, share * self.sums
+        )
 
 
 @dataclass(frozen=True)
@@ -136,8 +140,8 @@ def allow(expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Allo
     return Allowance(
         torch.where(torch.isfinite(expected.values), limits, math.nan),
         1 / unit,
-        _mean_allowance(deviation, (0,), facts.mean, factor),
-        [_mean_allowance(deviation, kept, _line_base(facts), factor) for kept in _lines(deviation.errors)],
+        _mean_allowance(deviation, (0,), _mean_base(facts, factor)),
+        [_mean_allowance(deviation, kept, _line_base(facts, factor)) for kept in _lines(deviation.errors)],
     )
 
 
@@ -160,7 +164,7 @@ def element_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACT
 
 
 def _element_allowance(deviation: Deviation, facts: ErrorFacts, factor: float) -> Tensor:
-    roundings = deviation.roundings
+    roundings = deviation.roundings + facts.sums
     allowed = roundings + factor * facts.largest
     if facts.places <= ROUNDED_ONCE:
         allowed = torch.minimum(allowed, roundings * (1 + factor * max(facts.places, ONE_ROUNDING)))
@@ -169,16 +173,22 @@ def _element_allowance(deviation: Deviation, facts: ErrorFacts, factor: float) -
 
 def mean_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Mean error over what is allowed, per set: above 1 the whole tensor is too inexact."""
-    return _mean_ratios(deviation, (0,), facts.mean, factor)
+    return _mean_ratios(deviation, (0,), _mean_base(facts, factor))
+
+
+def _mean_base(facts: ErrorFacts, factor: float) -> float:
+    """What the mean of a tensor may be besides its roundings."""
+    return MEAN_SHARE * factor * facts.mean + facts.sums
 
 
 def line_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> list[Tensor]:
     """Likewise for each row, and for each column: `[(S, R), (S, C)]`; nothing for tensors of one row or column only."""
-    return [_mean_ratios(deviation, kept, _line_base(facts), factor) for kept in _lines(deviation.errors)]
+    return [_mean_ratios(deviation, kept, _line_base(facts, factor)) for kept in _lines(deviation.errors)]
 
 
-def _line_base(facts: ErrorFacts) -> float:
-    return max(facts.line, facts.mean)
+def _line_base(facts: ErrorFacts, factor: float) -> float:
+    """What the mean of a row or column may be besides its roundings."""
+    return MEAN_SHARE * factor * max(facts.line, facts.mean) + facts.sums
 
 
 def compare(
@@ -311,6 +321,7 @@ def merge(facts: Sequence[ErrorFacts]) -> ErrorFacts:
         max(fact.mean for fact in facts),
         max(fact.line for fact in facts),
         max(fact.places for fact in facts),
+        max(fact.sums for fact in facts),
     )
 
 
@@ -335,15 +346,14 @@ def _mean(tensor: Tensor, kept: tuple[int, ...]) -> Tensor:
     return tensor.reshape(tensor.shape[0], -1, tensor.shape[-1]).mean(3 - sum(kept))
 
 
-def _mean_ratios(deviation: Deviation, kept: tuple[int, ...], base: float, factor: float) -> Tensor:
-    return _over(_mean(deviation.errors, kept), _mean_allowance(deviation, kept, base, factor))
+def _mean_ratios(deviation: Deviation, kept: tuple[int, ...], base: float) -> Tensor:
+    return _over(_mean(deviation.errors, kept), _mean_allowance(deviation, kept, base))
 
 
-def _mean_allowance(deviation: Deviation, kept: tuple[int, ...], base: float, factor: float) -> Tensor:
+def _mean_allowance(deviation: Deviation, kept: tuple[int, ...], base: float) -> Tensor:
     last_places = _mean(deviation.last_places, kept)
-    averaged = deviation.last_places.numel() / last_places.numel()
-    rounding = MEAN_ROUNDING + MEAN_SPREAD / math.sqrt(averaged)
-    return last_places * rounding + (deviation.accumulator + MEAN_SHARE * factor * base)
+    rounding = MEAN_ROUNDING + MEAN_SPREAD / math.sqrt(deviation.last_places.numel() / last_places.numel())
+    return last_places * rounding + (deviation.accumulator + base)
 
 
 def _over(errors: Tensor, allowed: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ rule asks. Tensors here are those of one call, without an axis of sets, laid out
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gristmill.workload import Workload
-from harness import comparer
+from harness import comparer, sabotage
 from harness.comparer import FACTOR, ErrorFacts, Expected
 from kernels.definition import Definition, Role
 
@@ -28,6 +29,8 @@ PART = 64
 VECTORS = (4, 8, 16, 32, 64)
 """Elements that a loop may take at once, dropping the rest."""
 ROUGH_MANTISSAS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+MAX_PRODUCTS = 1 << 20
+"""Of two inputs' elements, where sums are done over again with all their terms in memory."""
 LOW_PRECISION = 2.0**-13
 """Typical error over error scale from which on arithmetic of fewer bits than float32's is likely."""
 
@@ -88,10 +91,8 @@ def diagnose(
         output: which of the outputs is wrong.
         previous: what the same buffers held after the call before.
     """
-    if (
-        sum(tensor.numel() for tensor in (*inputs, *outputs)) > 8 * DIAGNOSED_ELEMENTS
-        and not definition.independent_axis
-    ):
+    elements = sum(tensor.numel() for tensor in (*inputs, *outputs))
+    if elements > 8 * DIAGNOSED_ELEMENTS and not definition.independent_axis:
         return ""
     with torch.inference_mode():
         call, narrow = _call(definition, inputs, outputs[output], facts[output], output, factor)
@@ -169,6 +170,7 @@ def _overflow(call: Call) -> str:
 def _mistakes(call: Call) -> Iterator[str]:
     """Names of the mistakes that explain the wrong elements, likeliest first."""
     yield from _rows(call)
+    yield from _short_sums(call)
     yield from _left_out(call)
     yield from _ignored(call)
     yield from _exchanged(call)
@@ -220,6 +222,24 @@ def _rows(call: Call) -> Iterator[str]:
             yield f"{name}s are in reverse order"
     if found.dim() == 2 and call.explained(values.T.contiguous().reshape(values.shape)):
         yield "the output is written transposed"
+
+
+def _short_sums(call: Call) -> Iterator[str]:
+    """Sums that leave out what does not fill a vector, or their last term, while all else is right."""
+    if math.prod(call.inputs[0].shape) * math.prod(call.inputs[-1].shape) > MAX_PRODUCTS:
+        return
+    for width in (1, *VECTORS):
+        mode = sabotage.FaultySums(functools.partial(_whole_vectors, width=width))
+        with mode:
+            answer = call.answer(call.inputs)
+        if mode.used and call.explained(answer):
+            what = "the last term" if width == 1 else f"what is left over of whole vectors of {width}"
+            yield f"matches the answer with sums that leave out {what}: the tail of the loop is missing"
+
+
+def _whole_vectors(x: Tensor, dim: int, total: Callable[[Tensor], Tensor], width: int) -> Tensor:
+    extent = x.shape[dim]
+    return total(x.narrow(dim, 0, extent - 1 if width == 1 else extent // width * width))
 
 
 def _left_out(call: Call) -> Iterator[str]:

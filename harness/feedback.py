@@ -29,6 +29,8 @@ def reason(mismatch: Mismatch, regime: str, diagnosis: str = "") -> str:
 
 
 def _extent(mismatch: Mismatch) -> str:
+    if not mismatch.wrong_elements:
+        return "no element by itself, but their mean"
     parts = [f"{mismatch.pattern}; {mismatch.wrong_elements} of {mismatch.total_elements} elements"]
     for name, first, count, total in (
         ("row", mismatch.rows, mismatch.wrong_rows, mismatch.total_rows),

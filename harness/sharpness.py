@@ -199,7 +199,7 @@ def _honest(question: Question) -> Iterator[Probe]:
         yield from question.put(f"baseline {name}", baseline(*question.inputs, *exam.scalars), wrong=False)
     plain = [tensor.to(torch.float32) for tensor in question.inputs]
     yield from question.put("a float32 kernel", exam.definition.reference(*plain, *exam.scalars), wrong=False)
-    with yardstick.SerialSums():  # type: ignore[no-untyped-call]
+    with yardstick.SerialSums():
         serial = exam.definition.reference(*plain, *exam.scalars)
     yield from question.put("a float32 kernel that sums one by one", serial, wrong=False)
 

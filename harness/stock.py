@@ -102,8 +102,8 @@ class Stock:
         self._stale[:] = False
 
     def renew(self, numbers: Numbers, random: np.random.Generator, *, weights: bool) -> None:
-        """Other traffic values in those sets, under the same addresses: a few in every row of a weight, and in every row
-        of an activation, unless linked calls get new ones anyway, or it is multiplied: then all are new.
+        """Other traffic values in those sets, under the same addresses: a few in every row of a weight, and in every
+        row of an activation, unless linked calls get new ones anyway, or it is multiplied: then all are new.
         """
         regime = self.definition.regimes[0]
         state = ctypes.c_uint64(int(random.integers(0, 1 << 63)))

@@ -38,12 +38,11 @@ def single_call(x_RC: Tensor) -> tuple[Tensor, ...]:
 
 
 def error_scale(x_RC: Tensor) -> tuple[Tensor, ...]:
-    """`p (3 + sqrt(C) / 2 + |x - max|)`: exponential, sum and quotient are rounded; a sum of C terms, one after the
-    other, wanders by the root of as many roundings; and rounding the argument of exp by one part in 2^24 moves the
-    answer by `|x - max|` such parts.
+    """`p (3 + |x - max|)`: exponential, sum and quotient are rounded, and rounding the argument of exp by one part in
+    2^24 moves the answer by `|x - max|` such parts. What the order of the sum adds, the judge measures.
     """
     distance_RC = (x_RC - x_RC.max(-1, keepdim=True).values).abs()
-    scale_RC = reference(x_RC)[0] * (3 + x_RC.shape[-1] ** 0.5 / 2 + distance_RC)
+    scale_RC = reference(x_RC)[0] * (3 + distance_RC)
     return (distributions.positive(torch.where(torch.isinf(x_RC), 0.0, scale_RC)),)
 
 

@@ -46,6 +46,11 @@ DROPPED = ("abs_", "abs", "nan_to_num", "nan_to_num_", "clamp", "clamp_", "maske
 """Calls that a mutant leaves out."""
 FUNCTIONS = (
     "deviate",
+    "allow",
+    "_element_allowance",
+    "_mean_allowance",
+    "_mean_base",
+    "_line_base",
     "measure",
     "element_ratios",
     "mean_ratios",
@@ -231,6 +236,8 @@ def cases():
             comparer.ErrorFacts(0.5, 0.2, 0.3, 0.4),
             comparer.ErrorFacts(4.0, 1.0, 2.0, 1.5),
             comparer.ErrorFacts(8.0, 0.0, 0.0, 5.0),
+            comparer.ErrorFacts(0.5, 0.2, 0.3, 0.4, 5.0),
+            comparer.ErrorFacts(1.0, 0.0, 0.0, 5.0, 3.0),
         ):
             for steps in (0.6, 2.4, 5.5, 9.5, 13.5, 23.5):
                 for where in ((1, 2, 3), (0, 1), (0, slice(None), 2), (1,), (slice(None),)):
@@ -272,12 +279,17 @@ CASES = [  # in an order in which most mutants die young
 def behaviour(module) -> Iterator[str]:
     """All that a comparer says about the cases, one by one; an exception is an answer too."""
     for found, values, scale, dtype, facts in CASES:
-        wanted = module.Expected(values, scale, dtype)
-        own = module.ErrorFacts(facts.largest, facts.mean, facts.line, facts.places)
+        wanted = module.Expected(values.clone(), scale.clone(), dtype)  # a mutant may write to them
+        own = module.ErrorFacts(facts.largest, facts.mean, facts.line, facts.places, facts.sums)
         try:
-            answer = repr(module.compare(found, wanted, own, workload="w", output="o"))
-            facts_found = module.measure(found, wanted)
-            yield f"{answer}, {facts_found}, {module.merge([facts_found, own])}, {own.scaled(0.5)}"
+            answer = repr(module.compare(found.clone(), wanted, own, workload="w", output="o"))
+            facts_found = module.measure(found.clone(), wanted)
+            allowed = module.allow(wanted, own)
+            numbers = [allowed.limits, allowed.per_unit, allowed.means, *allowed.lines]
+            allowance = [float(number.double().nan_to_num(-1.0).sum()) for number in numbers]
+            facts_told = [module.merge([facts_found, own]), facts_found, own.scaled(0.5)]
+            digits = [allowance, *([f.largest, f.mean, f.line, f.places, f.sums] for f in facts_told)]
+            yield answer + "".join(f" {number:.9g}" for row in digits for number in row)
         except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             yield type(error).__name__
 

@@ -27,9 +27,9 @@ SIZES = {
 class Call:
     """A call of an operator, and what some mistake made of it."""
 
-    def __init__(self, name, layouts=None, regime="traffic"):
+    def __init__(self, name, layouts=None, regime="traffic", sizes=None):
         self.definition = catalogue.operator(name)
-        self.workload = workload(self.definition, "float32", **SIZES[name])
+        self.workload = workload(self.definition, "float32", **(sizes or SIZES[name]))
         if layouts:
             changed = [layouts.get(n, layout) for n, layout in enumerate(self.workload.inputs)]
             self.workload = replace(self.workload, inputs=tuple(changed))
@@ -101,14 +101,25 @@ def test_a_missing_tail(name, axis, width):
     short = call.inputs[0].clone()
     short[:, kept:] = 0
     answer = call.answer(call.changed(0, short))
-    assert f"the last {77 - kept} of 77 {axis} left out" in call.said(answer)
+    said = call.said(answer)
+    assert f"the last {77 - kept} of 77 {axis} left out" in said or f"whole vectors of {width}" in said
+
+
+@pytest.mark.parametrize("hidden", [3, 17, 77])
+def test_a_missing_tail_of_a_sum_alone(hidden):
+    """Also where no whole vector fits, and the sum is empty."""
+    call = Call("rms_norm", sizes={"tokens": 4, "hidden": hidden})
+    x_TH, weight_H = (tensor.double() for tensor in call.inputs)
+    sum_T1 = (x_TH[:, : hidden // 8 * 8] ** 2).sum(-1, keepdim=True)
+    wrong_TH = x_TH / (sum_T1 / hidden + call.scalars[0]).sqrt() * weight_H
+    assert "sums that leave out" in call.said([wrong_TH.float()])
 
 
 def test_a_missing_tail_of_a_softmax():
     call = Call("softmax")
     x_RC = call.inputs[0].double()
     wrong_RC = x_RC.exp() / x_RC[:, :72].exp().sum(-1, keepdim=True)
-    assert "the last 5 of 77 columns left out" in call.said([wrong_RC.float()])
+    assert "left over of whole vectors of 8" in call.said([wrong_RC.float()])
 
 
 def test_an_earlier_answer():

@@ -128,3 +128,8 @@ def test_a_hint_is_for_those_who_are_not_faster():
     assert feedback.timed_reason(slower) == "not proven faster; the hot loop is scalar"
     assert feedback.timed_reason(replace(slower, status=Status.FASTER)) == "not proven faster"
     assert feedback.timed_reason(replace(slower, object_report=None)) == "not proven faster"
+
+
+def test_a_mean_that_is_wrong_is_said_to_be_one():
+    mismatch = Mismatch("w", "out", (0, 3), "1", "1.01", "1.3", 0, 64, "all")
+    assert "is wrong (no element by itself, but their mean)" in feedback.reason(mismatch, "traffic")
