@@ -3,6 +3,7 @@
 # operator: silu_and_mul
 # status: slower
 # axes: tokens=2 intermediate=48
+# ranges: tokens=1..8 intermediate=1..64
 # edges: yes
 
 from math import exp, inf

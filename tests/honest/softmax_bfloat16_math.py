@@ -4,6 +4,7 @@
 # status: slower
 # dtype: bfloat16
 # axes: rows=2 columns=64
+# ranges: rows=1..8 columns=1..64
 # edges: yes
 
 import math
