@@ -20,7 +20,7 @@ from harness.stock import Stock
 from harness.trial import Trial
 from kernels.candidate import Candidate
 from kernels.definition import Definition
-from kernels.inputs import is_far
+from kernels.inputs import elements, is_far
 from kernels.roofline import Peaks
 from kernels.verdict import FailingCase, Status, Verdict, WorkloadTiming
 
@@ -86,24 +86,23 @@ class Bout:
         timed: Sequence[Workload],
         random: np.random.Generator,
     ) -> None:
-        """Correctness everywhere. After a wrong answer the other workloads are tried as well, until there are enough
-        cases to learn from; what is said of them is what was found first.
+        """Correctness everywhere, the smallest workloads first. After a wrong answer larger ones are tried as well,
+        until there are enough cases to learn from; the reason is that of the first whose mistake is known.
 
         Raises:
             Finding: something was wrong.
         """
         first: Finding | None = None
         failing: list[FailingCase] = []
-        for workload in (*checked, *timed):
+        for workload in sorted((*checked, *timed), key=elements):
             sets = FAR_SETS if is_far(workload) else MAX_SETS if workload in timed else GUARDED_SETS
             trial = self._trial(workload, sets, candidate, random)
-            trial.diagnoses = first is None
             regimes = trial.definition.regimes if workload in checked else self._regimes(trial.definition, random)
             try:
                 trial.check(regimes)
                 self._hurry("checked")
             except Finding as finding:
-                first = first or finding
+                first = finding if first is None or _teaches_more(finding, first) else first
                 failing += finding.failing
                 if not finding.failing or len(failing) >= feedback.FAILING_CASES:
                     break
@@ -132,3 +131,9 @@ class Bout:
     def _hurry(self, what: str) -> None:
         if time.monotonic() > self._deadline:
             raise Finding(Status.TIMED_OUT, f"not {what} within {self._policy.total_s:.0f} s")
+
+
+def _teaches_more(finding: Finding, first: Finding) -> bool:
+    """Whether its mistake is known, and that of an earlier finding of the same kind is not."""
+    known, before = (any(case.diagnosis for case in one.failing) for one in (finding, first))
+    return known and not before and finding.status is first.status

@@ -19,11 +19,15 @@ from harness.draws import Draws, Part, choose_part
 from harness.policy import JudgePolicy
 from harness.session import Finding, Session
 from harness.stock import Stock
+from harness.suspects import suspects
 from kernels.definition import Definition
+from kernels.inputs import is_far
 from kernels.verdict import Mismatch, Status
 
 CHECKED_ELEMENTS = 1 << 22
 """Of the inputs, in the check of each workload in traffic values; of larger ones a random part."""
+SUSPECTS = 16
+"""Places that are recomputed because they differ most from the engine's own answer."""
 SETUP_SETS_PER_DEADLINE = 4
 
 
@@ -58,8 +62,6 @@ class Trial:
         self.run_ns = 0
         """In the runner, all requests together: what is not the judge's own time."""
         self.real_time = False
-        self.diagnoses = True
-        """Whether to look for the mistake behind a wrong answer: that takes a while."""
         self.generator = Generator().manual_seed(int(random.integers(0, 1 << 63)))
 
     @property
@@ -173,11 +175,21 @@ class Trial:
         part = Part(self.definition)
         if draws.answers is None:
             part = choose_part(self.definition, self.stock.workload, elements, self.generator)
-        inputs = part.of_inputs(draws.bases, torch.from_numpy(cases))
-        mismatches = self.compare(draws, part, inputs, part.of_outputs(self.outputs.tensors, indices(numbers)))
-        if not mismatches:
-            return None
-        return self._explain(draws, int(numbers[mismatches[0].call]), mismatches, before)
+        parts = [part]
+        if thorough and part.places is not None and not is_far(self.stock.workload):
+            parts.append(self._suspected(part, int(numbers[0])))
+        for one in parts:
+            inputs = one.of_inputs(draws.bases, torch.from_numpy(cases))
+            mismatches = self.compare(draws, one, inputs, one.of_outputs(self.outputs.tensors, indices(numbers)))
+            if mismatches:
+                return self._explain(draws, int(numbers[mismatches[0].call]), mismatches, before)
+        return None
+
+    def _suspected(self, part: Part, number: int) -> Part:
+        """Where one set's outputs differ most from the engine's: a single wrong element is no matter of luck."""
+        inputs = [tensor[number] for tensor in self.stock.inputs.tensors]
+        outputs = [tensor[number] for tensor in self.outputs.tensors]
+        return Part(self.definition, part.axis, suspects(self.definition, part.axis, inputs, outputs, SUSPECTS))
 
     def compare(
         self, draws: Draws, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
@@ -201,18 +213,16 @@ class Trial:
         mismatch, workload = mismatches[0], self.stock.workload
         inputs = [tensor[number] for tensor in self.stock.inputs.tensors]
         outputs = [tensor[number] for tensor in self.outputs.tensors]
-        said = ""
-        if self.diagnoses:
-            said = diagnosis.diagnose(
-                self.definition,
-                workload,
-                inputs,
-                outputs,
-                draws.facts,
-                output=[spec.name for spec in self.definition.outputs].index(mismatch.output),
-                previous=[tensor[number] for tensor in before] or None,
-                factor=self.policy.error_factor,
-            )
+        said = diagnosis.diagnose(
+            self.definition,
+            workload,
+            inputs,
+            outputs,
+            draws.facts,
+            output=[spec.name for spec in self.definition.outputs].index(mismatch.output),
+            previous=[tensor[number] for tensor in before] or None,
+            factor=self.policy.error_factor,
+        )
         case = feedback.describe_case(
             self.definition, workload, draws.regime, inputs, None, None, mismatch, diagnosis=said
         )

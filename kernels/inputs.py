@@ -149,10 +149,10 @@ def edge_workloads(definition: Definition, dtype: str, domain: Domain) -> list[W
     ends = [workload(definition, dtype, **axes) for axes in _ends(sizes[0], bounds)]
     arranged = _arranged(definition, dtype, sizes, domain.layout)
     threaded = [workload(definition, dtype, **axes) for axes in _threaded(definition, sizes[-1], bounds)]
-    limit = min(MAX_EDGE_ELEMENTS, max(EDGE_ELEMENTS, 2 * min(map(_elements, ends))))
+    limit = min(MAX_EDGE_ELEMENTS, max(EDGE_ELEMENTS, 2 * min(map(elements, ends))))
     made = {w.digest: w for w in (*ends, *arranged, *threaded)}
-    admitted = [w for w in made.values() if domain.admits(w) and _elements(w) <= limit]
-    totals = itertools.accumulate(map(_elements, admitted))
+    admitted = [w for w in made.values() if domain.admits(w) and elements(w) <= limit]
+    totals = itertools.accumulate(map(elements, admitted))
     return [w for w, total in zip(admitted, totals, strict=True) if total <= ALL_EDGES_ELEMENTS]
 
 
@@ -172,14 +172,14 @@ def far_workload(definition: Definition, dtype: str, domain: Domain) -> Workload
             last = len(ranks) - 1 - ranks[::-1].index(max(ranks))
             variant = tuple(layouts.far if place == last else layouts.padded for place in range(len(ranks)))
             made = _rearranged(workload(definition, dtype, **axes), variant, domain.layout)
-            return made if domain.admits(made) and is_far(made) and _elements(made) <= EDGE_ELEMENTS else None
+            return made if domain.admits(made) and is_far(made) and elements(made) <= EDGE_ELEMENTS else None
     return None
 
 
 def is_far(workload: Workload) -> bool:
     """Whether few elements lie more than `layouts.FAR_ELEMENTS` apart: their memory must be mapped sparsely."""
     reach = max(map(layouts.span, workload.inputs), default=0)
-    return reach > layouts.FAR_ELEMENTS and _elements(workload) <= MAX_EDGE_ELEMENTS
+    return reach > layouts.FAR_ELEMENTS and elements(workload) <= MAX_EDGE_ELEMENTS
 
 
 def enlarged_axes(definition: Definition, elements: int) -> dict[str, int]:
@@ -287,7 +287,8 @@ def _size(spec: TensorSpec, axes: Mapping[str, int]) -> int:
     return math.prod(axes[name] for name in spec.dims)
 
 
-def _elements(workload: Workload) -> int:
+def elements(workload: Workload) -> int:
+    """Elements of all inputs; expanded dimensions count in full."""
     return sum(math.prod(layout.shape) for layout in workload.inputs)
 
 
