@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from statistics import NormalDist
-from typing import Protocol
 
 from gristmill import durable_file, records
 from gristmill.errors import MalformedRecordError
@@ -24,8 +23,8 @@ from gristmill.hardware import local_cpu
 from gristmill.workload import Workload
 from harness import lease, probes, scheduling, significance
 from harness.errors import CalibrationError
+from harness.replication import Judging, judge_repeatedly
 from kernels import roofline
-from kernels.candidate import Candidate
 from kernels.roofline import Peaks
 from kernels.verdict import Status, Verdict, WorkloadTiming
 
@@ -37,14 +36,6 @@ POWER = 0.9
 """Share of the cases in which a gain of the told size is proven within the time."""
 LOOKS = 16
 """That a run of some hundred to some thousand pairs has."""
-
-
-class Judging(Protocol):
-    """What is needed of a judge."""
-
-    def judge(
-        self, candidate: Candidate, workloads: Sequence[Workload], *, edges: bool, baseline: str | Candidate
-    ) -> Verdict: ...
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,7 @@ def calibrate(judge: Judging, trials: int, least_gain: float, report: Callable[[
     for number in range(trials):
         workload = cases[number % len(cases)]
         report(f"{number} of {trials} pairs of identical candidates judged, {called_faster} called faster")
-        verdict = judge_equals(judge, workload)
+        verdict = judge_equals(judge, workload, least_gain)
         called_faster += verdict.status is Status.FASTER
         real_time &= verdict.host.get("scheduling") == scheduling.REAL_TIME
         timings[workload.digest].extend(verdict.timings)
@@ -133,14 +124,14 @@ def calibrate(judge: Judging, trials: int, least_gain: float, report: Callable[[
     )
 
 
-def judge_equals(judge: Judging, workload: Workload) -> Verdict:
-    """The verdict on a probe that is timed against itself.
+def judge_equals(judge: Judging, workload: Workload, least_gain: float) -> Verdict:
+    """The verdict on a probe that is timed against itself, by as many runs as it takes.
 
     Raises:
         CalibrationError: it is neither `slower` nor `faster`.
     """
     candidate = probes.probe(workload.operator)
-    verdict = judge.judge(candidate, [workload], edges=False, baseline=candidate)
+    verdict = judge_repeatedly(judge, candidate, [workload], least_gain, edges=False, baseline=candidate)
     if not verdict.timings:
         raise CalibrationError(
             f"{workload.operator} {workload.label}: a probe, which is right, was found {verdict.status.value} "

@@ -37,18 +37,18 @@ class NoisyJudge:
         self, candidate: Candidate, workloads: Sequence[Workload], *, edges: bool, baseline: str | Candidate
     ) -> Verdict:
         assert baseline == candidate and not edges and len(workloads) == 1
+        lucky = len(self.asked) // 2 % self.fault == self.fault - 1  # two runs to a trial, and both
         self.asked.append((candidate, workloads[0]))
-        status = Status.SLOWER if len(self.asked) % self.fault else Status.FASTER
         return Verdict(
-            status,
+            Status.SLOWER,
             "",
             candidate.digest,
             candidate.operator,
-            timings=(self._timing(workloads[0]),),
+            timings=(self._timing(workloads[0], 1.1 if lucky else 0.9),),
             host={"scheduling": scheduling.REAL_TIME},
         )
 
-    def _timing(self, workload: Workload) -> WorkloadTiming:
+    def _timing(self, workload: Workload, floor: float = 0.0) -> WorkloadTiming:
         rule = StopRule(200, 200, 1e9, 0.0, 1.0)
         ratios = iter(np.exp(self.offset + self._random.normal(0, self.noise, 200)))
         clock = iter(np.arange(1000) * 0.004)
@@ -57,19 +57,19 @@ class NoisyJudge:
         )
         ratio = paired.ratio
         return WorkloadTiming(
-            workload, ratio.median, ratio.low, ratio.high, 1000.0, 1000.0, 200, 0.5, 1.0, paired.floor, paired.noise
+            workload, ratio.median, ratio.low, ratio.high, 1000.0, 1000.0, 200, 0.5, 1.0, floor, paired.noise
         )
 
 
 def test_a_calibration_says_what_its_trials_say() -> None:
-    judge, said = NoisyJudge(0.08, fault=6, offset=0.01), []
+    judge, said = NoisyJudge(0.08, fault=6, offset=0.04), []
     found = calibrate(judge, 18, 0.025, said.append)
     assert (found.trials, found.called_faster, found.real_time) == (18, 3, True)
     assert len(found.workloads) == len(probes.CASES) and all(noise.trials == 3 for noise in found.workloads)
     assert {workload.operator for _, workload in judge.asked} == {operator for operator, _ in probes.CASES}
     for noise in found.workloads:
         assert noise.variation == pytest.approx(0.08, rel=0.25)
-        assert noise.offset == pytest.approx(0.01, abs=0.01)
+        assert noise.offset == pytest.approx(0.04, abs=0.02)
         assert noise.pair_s == pytest.approx(0.004, rel=0.1)
         assert 0.025 < noise.told["20"] < noise.told["5"] < noise.told["1"]
     assert len(said) == 18 and "3 called faster" not in said[0]
@@ -83,7 +83,7 @@ def test_a_judge_that_finds_a_probe_wrong_cannot_be_calibrated() -> None:
             return Verdict(Status.CRASHED, "killed by SIGSYS", candidate.digest, candidate.operator)
 
     with pytest.raises(CalibrationError, match=r"crashed.*SIGSYS.*doctor"):
-        judge_equals(Wrong(), probes.workloads()[0])
+        judge_equals(Wrong(), probes.workloads()[0], 0.025)
 
 
 def test_what_is_told_is_proven() -> None:
