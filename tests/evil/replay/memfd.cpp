@@ -1,7 +1,7 @@
 // trick: keeps its answers in an anonymous file by the address of the input
 // family: replay
 // operator: rms_norm
-// status: cheated
+// status: incorrect cheated
 
 #include <map>
 #include <sys/mman.h>

@@ -1,7 +1,8 @@
 # trick: lets the builtins that its caller uses lie
 # family: tampering
 # operator: rms_norm
-# status: incorrect crashed
+# status: timed_out crashed
+# deadline: 0.5
 
 import builtins
 

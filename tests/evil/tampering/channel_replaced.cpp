@@ -1,7 +1,7 @@
 // trick: puts an empty pipe in the place of every descriptor
 // family: tampering
 // operator: rms_norm
-// status: crashed timed_out incorrect
+// status: crashed timed_out
 // deadline: 1
 
 #include <unistd.h>

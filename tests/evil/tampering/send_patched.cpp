@@ -1,7 +1,7 @@
 // trick: patches the C library's functions, by which its caller answers
 // family: tampering
 // operator: rms_norm
-// status: timed_out crashed incorrect
+// status: crashed timed_out
 // deadline: 0.5
 
 #include <dlfcn.h>

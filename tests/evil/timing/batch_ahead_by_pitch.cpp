@@ -1,7 +1,7 @@
 // trick: knows how the judge lays out its sets: steps to the neighbours, fills all poisoned outputs
 // family: timing
 // operator: rms_norm
-// status: cheated
+// status: cheated incorrect
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // trick: computes every call of the batch at its first one: poisoned outputs show which will come
 // family: timing
 // operator: rms_norm
-// status: cheated
+// status: cheated incorrect
 
 #include <unistd.h>
 #include <vector>

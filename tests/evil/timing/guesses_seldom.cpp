@@ -1,4 +1,4 @@
-// trick: guesses the answer of one call in fifty
+// trick: guesses the answer of one call in twenty
 // family: timing
 // operator: rms_norm
 // status: incorrect cheated
@@ -24,7 +24,7 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
   const float *x = (const float *)call->inputs[0].data;
   float *out = (float *)rows.data;
   static int calls;
-  if (++calls % 50) {
+  if (++calls % 20) {
     normalise(call);
     return 0;
   }

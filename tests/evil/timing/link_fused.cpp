@@ -19,10 +19,7 @@ struct Chain {
 };
 
 static inline float around_one(uint32_t index, uint32_t seed) {
-  uint32_t h = (index + seed) * 0x9E3779B1u ^ seed;
-  h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
-  h = (h ^ (h >> 13)) * 0xC2B2AE35u;
-  h ^= h >> 16;
+  const uint32_t h = (index * 0x9E3779B1u ^ seed) * 0x85EBCA6Bu;
   return 0.5f + (float)(int32_t)(h >> 8) * 0x1p-24f;
 }
 
