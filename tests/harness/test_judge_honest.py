@@ -1,4 +1,4 @@
-"""Honest candidates of every style pass every gate."""
+"""What the judge says of honest candidates, beyond that they are right: the corpus in `tests/honest` is for that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gristmill.domain import AxisRange, Domain, Layout
+from gristmill.domain import AxisRange, Domain
 from harness.errors import BaselineError
 from harness.policy import search
 from kernels import catalogue
@@ -38,20 +38,6 @@ def test_a_kernel_that_wins_by_far_is_faster(judge, cpp, source, rms_norm_worklo
     assert verdict.status is Status.FASTER, verdict.reason
 
 
-def test_a_kernel_that_does_its_work_twenty_times_is_slower(judge, cpp, source, rms_norm_workloads):
-    again = source("rms_norm").replace("gm_run", "once").replace("GM_EXPORT int32_t once", "static int32_t once")
-    text = again + "GM_EXPORT int32_t gm_run(const gm_call *c) { for (int i = 0; i < 500; i++) once(c); return 0; }\n"
-    verdict = judge.judge(cpp("rms_norm", text), rms_norm_workloads[1:], edges=False)
-    assert verdict.status is Status.SLOWER, verdict.reason
-    assert verdict.ratio < 1
-
-
-def test_softmax_with_masked_columns(judge, cpp, source):
-    workloads = shapes("softmax", {"rows": 4, "columns": 300})
-    verdict = judge.judge(cpp("softmax", source("softmax")), workloads)
-    assert verdict.status in RIGHT, verdict.reason
-
-
 def test_linear_with_and_without_packed_weights(judge, cpp, source):
     workloads = shapes("skinny_linear", {"tokens": 2, "in_features": 192, "out_features": 320})
     plain = judge.judge(cpp("skinny_linear", source("skinny_linear")), workloads)
@@ -59,30 +45,6 @@ def test_linear_with_and_without_packed_weights(judge, cpp, source):
     assert plain.status in RIGHT, plain.reason
     assert packed.status in RIGHT, packed.reason
     assert packed.setup_ns[workloads[0].label] > 0 and not plain.setup_ns
-
-
-def test_fast_math_within_the_rule(judge, cpp, source, rms_norm_workloads):
-    verdict = judge.judge(cpp("rms_norm", source("rms_norm"), flags=("-ffast-math",)), rms_norm_workloads)
-    assert verdict.status in RIGHT, verdict.reason
-
-
-def test_strided_rows_as_captured(judge, cpp, source, rms_norm_workloads):
-    dense = rms_norm_workloads[1]
-    x, weight = dense.inputs
-    strided = replace(dense, inputs=(replace(x, strides=(x.shape[1] + 64, 1)), weight))
-    candidate = cpp("rms_norm", source("rms_norm"))
-    candidate = replace(candidate, domain=replace(candidate.domain, layout=Layout.INNER_CONTIGUOUS))
-    verdict = judge.judge(candidate, [strided], edges=False)
-    assert verdict.status in RIGHT, verdict.reason
-    ignoring = source("rms_norm").replace("t*x.stride[0]", "t*H")
-    wrong = replace(candidate, files={"main.cpp": ignoring})
-    assert judge.judge(wrong, [strided], edges=False).status is Status.INCORRECT
-
-
-def test_threads_that_are_joined_before_return(judge, cpp, source, rms_norm_workloads):
-    text = source("rms_norm").replace("if (T*H > 65536)", "num_threads(2)")
-    verdict = judge.judge(cpp("rms_norm", text), rms_norm_workloads)
-    assert verdict.status in RIGHT, verdict.reason
 
 
 def test_a_python_candidate(judge):
@@ -123,42 +85,3 @@ def test_a_seed_repeats_a_judgement(judge, cpp, source, rms_norm_workloads):
     assert first.seed == second.seed == 17
     assert first.mismatches == second.mismatches != third.mismatches
     assert judge.judge(cpp("rms_norm", text), rms_norm_workloads).seed not in (17, 18), "a known seed is not used on"
-
-
-def test_bfloat16(judge, cpp):
-    text = """
-#include <cmath>
-#include "gristmill_kernel.h"
-static float widen(uint16_t bits) {
-  uint32_t wide = uint32_t(bits) << 16;
-  float f;
-  __builtin_memcpy(&f, &wide, 4);
-  return f;
-}
-static uint16_t narrow(float f) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &f, 4);
-  return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-}
-GM_EXPORT int32_t gm_run(const gm_call *call) {
-  const gm_tensor &x = call->inputs[0], &out = call->outputs[0];
-  const int64_t hidden = x.shape[1];
-  const uint16_t *weight = (const uint16_t *)call->inputs[1].data;
-  for (int64_t t = 0; t < x.shape[0]; t++) {
-    const uint16_t *in = (const uint16_t *)x.data + t * x.stride[0];
-    uint16_t *to = (uint16_t *)out.data + t * hidden;
-    float sum = 0;
-    for (int64_t h = 0; h < hidden; h++) sum += widen(in[h]) * widen(in[h]);
-    const float scale = 1 / std::sqrt(sum / hidden + (float)call->scalars[0]);
-    for (int64_t h = 0; h < hidden; h++) to[h] = ROUND(widen(in[h]) * scale * widen(weight[h]));
-  }
-  return 0;
-}
-"""
-    definition = catalogue.operator("rms_norm")
-    workloads = [workload(definition, "bfloat16", tokens=5, hidden=256)]
-    for rounding, statuses in {"narrow": RIGHT, "0xFFF0 & narrow": (Status.INCORRECT,)}.items():
-        candidate = cpp("rms_norm", text.replace("ROUND", rounding))
-        candidate = replace(candidate, domain=Domain("rms_norm", "bfloat16"))
-        verdict = judge.judge(candidate, workloads)
-        assert verdict.status in statuses, verdict.reason
