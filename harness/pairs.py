@@ -130,7 +130,8 @@ class Pairs:
             sizes.append(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
         shuffled = self._pick(trial.stock.layout.sets)
         ours, theirs = shuffled[: sizes[0]].copy(), shuffled[-sizes[1] :].copy()
-        self._renew(shuffled if sum(sizes) >= len(shuffled) else np.concatenate((ours, theirs)))
+        both = (ours, theirs) if self.order.random() < 0.5 else (theirs, ours)
+        self._renew(shuffled if sum(sizes) >= len(shuffled) else np.concatenate(both))
         if not candidate_first:
             self._run_opponent(theirs)
         batch = self._run(ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -87,6 +88,7 @@ class Runners:
                 self._start_spare(kind)
 
     def _start_spare(self, kind: RunnerKind) -> None:
+        random.shuffle(self._files)  # two files are not equally fast: neither side keeps the better one
         outputs = self._files.pop() if self._files else SharedFile("outputs", writable_by_runner=True)
         try:
             session = start_candidate_session(kind, self._zygote(kind), self._native, self._inputs, outputs)

@@ -5,8 +5,9 @@ Shape suffix: S sets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -36,7 +37,14 @@ class Batch:
     """One run: how long it took, and what it must have done."""
 
     spent_ns: int
-    walk: Walk
+    follow: Callable[[], Walk]
+
+    @cached_property
+    def walk(self) -> Walk:
+        """Found out when it is first asked for: it reads all that was written, and between the two sides of a pair that
+        would drive the inputs of one of them out of the caches.
+        """
+        return self.follow()
 
 
 class Trial:
@@ -92,7 +100,7 @@ class Trial:
         self.outputs.poison(pool)
         spent_ns = self.session.run(pool, calls, seed, self.policy.deadline_s)
         self.run_ns += spent_ns
-        return Batch(spent_ns, self.outputs.walk(seed, pool, calls, linked=linked))
+        return Batch(spent_ns, partial(self.outputs.walk, seed, pool, calls, linked=linked))
 
     def examine(self, batch: Batch) -> Finding | None:
         """What is wrong at first sight: outputs not written, written around, or written without a call."""
