@@ -25,13 +25,12 @@ from benchmarks.load import neighbours
 from cli.progress import ProgressLine
 from gristmill.workload import Workload
 from harness import policy, probes
-from harness.calibration import judge_equals, share_interval
+from harness.calibration import judge_equals, measure_peaks, share_interval
 from harness.judge import Judge
 from harness.policy import JudgePolicy
 from harness.replication import RUNS, judge_repeatedly
 from harness.timing import StopRule
 from kernels.candidate import Candidate
-from kernels.roofline import cached_peaks
 from kernels.verdict import Status, Verdict
 
 COMMAND = "python -m benchmarks.timing"
@@ -42,6 +41,7 @@ MOST_FALSE = 0.01
 LEAST_FOUND = 0.95
 GAIN = 0.05
 GAIN_BUDGET_S = 20.0 / RUNS
+"""Of measuring, per run."""
 EQUALS_BUDGET_S = 2.0
 """Of measuring, per run of identical candidates; most are told to be equal long before."""
 TUNING_ROUNDS = 4
@@ -104,7 +104,7 @@ class Bench:
         self._folder = folder
         self._progress = progress
         self._progress.show("measuring what this machine can do")
-        self._peaks = cached_peaks(folder / "peaks.json")
+        self._peaks = measure_peaks(folder / "peaks.json")
 
     @contextlib.contextmanager
     def _judge(self, chosen: JudgePolicy) -> Iterator[Judge]:

@@ -68,9 +68,10 @@ def promotion(budget_s: float = 6.0) -> JudgePolicy:
     return JudgePolicy(stop=stop, min_gain=0.01, regimes_per_workload=None, draws_uses=1, total_s=600.0)
 
 
-def proof(budget_s: float = 20.0) -> JudgePolicy:
+def proof(budget_s: float = 20.0 / 3) -> JudgePolicy:
     """Is there a gain at all? Measures until one of more than `min_gain` is proven or excluded, or the time is over.
 
+    The time is that of one run; `replication` makes up to three of them.
     `min_gain` lies in the middle between none and 5 %: two runners of the same code may differ by a per cent or two.
     """
     stop = StopRule(min_pairs=15, max_pairs=20_000, budget_s=budget_s, tolerance=0.0, margin=0.0, gain=0.025)
