@@ -64,7 +64,7 @@ def mismatch_text(mismatch: Mismatch) -> str:
         ("rows", mismatch.rows, mismatch.wrong_rows, mismatch.total_rows),
         ("columns", mismatch.columns, mismatch.wrong_columns, mismatch.total_columns),
     ):
-        if count and total > 1:
+        if 0 < count < total:
             listed = ", ".join(map(str, first)) + (", ..." if count > len(first) else "")
             lines.append(f"  {name}: {count} of {total} ({listed})")
     if mismatch.magnitudes:
