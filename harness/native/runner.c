@@ -30,7 +30,6 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
-#define OBJECT "/tmp/object.so"
 
 static int channel, files[2];
 static long page;
@@ -88,7 +87,10 @@ static void receive(void *into, size_t bytes) {
 
 static uint32_t load(const uint8_t *payload, size_t bytes) {
     const load_request *request = (const load_request *)payload;
-    const int fd = open(OBJECT, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0700);
+    const char *folder = getenv("TMPDIR"); /* set where /tmp is not this process's own */
+    char object[256];
+    snprintf(object, sizeof object, "%s/object.so", folder ? folder : "/tmp");
+    const int fd = open(object, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0700);
     size_t at = sizeof *request;
     while (fd >= 0 && at < bytes) {
         const ssize_t wrote = write(fd, payload + at, bytes - at);
@@ -97,8 +99,8 @@ static uint32_t load(const uint8_t *payload, size_t bytes) {
     }
     if (fd < 0 || at < bytes) return say(FAILED, "the object does not fit into the runner's memory");
     close(fd);
-    void *library = dlopen(OBJECT, RTLD_NOW | RTLD_LOCAL);
-    unlink(OBJECT);
+    void *library = dlopen(object, RTLD_NOW | RTLD_LOCAL);
+    unlink(object);
     if (!library) return say(REFUSED, "cannot be loaded: %s", dlerror());
     candidate.max_packed_bytes = request->max_packed_bytes;
     *(void **)&candidate.run = dlsym(library, "gm_run");
