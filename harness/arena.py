@@ -27,9 +27,9 @@ from torch import Tensor
 
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload, dense
 from harness import runner
-from harness.draws import Answer
+from harness.comparer import Expected, Rule
 from harness.errors import HostFaultError
-from harness.native import InputTensor, Native, OutputTensor, Words
+from harness.native import AnswerTensor, InputTensor, Native, OutputTensor, Words
 from kernels.definition import Definition, Role
 from kernels.inputs import is_far
 from kernels.layouts import span
@@ -245,6 +245,17 @@ class InputArena:
         """Set `numbers[n]` becomes base draw `cases[n]`."""
         self._arena.fill(ctypes.byref(cell), numbers.ctypes.data, len(numbers), cases.ctypes.data)
 
+    def fill_sets(
+        self,
+        groups: ctypes.Array[InputTensor],
+        which: NDArray[np.int64],
+        numbers: Numbers,
+        cases: NDArray[np.int64],
+    ) -> None:
+        """Set `numbers[n]` becomes base draw `cases[n]` of the group `which[n]`: groups hold one cell per input."""
+        inputs = len(self.tensors)
+        self._arena.fill_sets(groups, inputs, which.ctypes.data, numbers.ctypes.data, len(numbers), cases.ctypes.data)
+
     def renew(self, cell: InputTensor, numbers: Numbers, state: ctypes.c_uint64) -> None:
         """Every value of those sets becomes a new one: a base draw's, times a random number around one."""
         self._arena.renew(ctypes.byref(cell), numbers.ctypes.data, len(numbers), ctypes.byref(state))
@@ -262,6 +273,27 @@ class InputArena:
             )
             tensors[index] = memory.as_strided((len(numbers), *layout.shape), (memory.stride(0), *layout.strides))
         return tensors
+
+    def made_rows(self, numbers: Numbers, states: NDArray[np.uint64], places: NDArray[np.int64]) -> dict[int, Tensor]:
+        """Likewise of those places of the first dimension only, dense. None of it may be expanded."""
+        tensors = {}
+        for place, index in enumerate(self._linked):
+            layout = self.layout.inputs[index].layout
+            shape = (len(numbers), len(places), *layout.shape[1:])
+            memory = torch.empty(shape, dtype=getattr(torch, layout.dtype))
+            per_place = math.prod(layout.shape[1:-1])
+            rows = (places[:, None] * per_place + np.arange(per_place)).ravel()
+            chain, to = ctypes.byref(self._chain), memory.data_ptr()
+            sources = numbers.ctypes.data, states.ctypes.data, len(numbers)
+            self._arena.remake_rows(chain, place, *sources, rows.ctypes.data, len(rows), to)
+            tensors[index] = memory
+        return tensors
+
+    @property
+    def rows_can_be_made(self) -> bool:
+        """Whether `made_rows` can do what `made` does."""
+        layouts = [self.layout.inputs[index].layout for index in self._linked]
+        return all(len(one.shape) > 1 and 0 not in one.strides for one in layouts)
 
     def link_ns(self) -> float:
         """What it costs a runner at least to follow the chain and to make the activations of one call."""
@@ -300,17 +332,19 @@ class OutputArena:
         self.tensors = [_tensor_view(file, place, layout.sets, 0) for place in layout.outputs]
         self.sizes = [math.prod(place.layout.shape) for place in layout.outputs]
         self._arena = native.arena
-        self._cells = [
-            OutputTensor(
-                file.address + place.base,
-                place.pitch,
-                place.room,
-                place.start - place.base,
-                size * _item_bytes(place),
-                _item_bytes(place),
+        self._cells = (OutputTensor * len(self.sizes))(
+            *(
+                OutputTensor(
+                    file.address + place.base,
+                    place.pitch,
+                    place.room,
+                    place.start - place.base,
+                    size * _item_bytes(place),
+                    _item_bytes(place),
+                )
+                for place, size in zip(layout.outputs, self.sizes, strict=True)
             )
-            for place, size in zip(layout.outputs, self.sizes, strict=True)
-        ]
+        )
         self._chain = runner.Chain()
         for place in layout.outputs:
             self._chain.add_output(file.address + place.start, place.pitch, place.layout.shape, place.layout.dtype)
@@ -332,23 +366,53 @@ class OutputArena:
             seen.append((left, spilled))
         return seen
 
-    def accepts(self, index: int, number: int, answer: Answer, case: int) -> bool:
-        """Whether that output of that set is surely right for that base draw; if not, the comparer has to look."""
-        tensor = self.tensors[index]
-        lines = (answer.row_limits, answer.column_limits)
+    def accepts(
+        self,
+        groups: ctypes.Array[AnswerTensor],
+        which: NDArray[np.int64],
+        numbers: Numbers,
+        cases: NDArray[np.int64],
+    ) -> bool:
+        """Whether all outputs of those sets are surely right, where set `numbers[n]` holds base draw `cases[n]` of the
+        group `which[n]`; if not, the comparer has to look.
+        """
         return bool(
-            self._arena.accept(
-                tensor.data_ptr() + number * self._cells[index].pitch,
-                answer.rows,
-                answer.columns,
-                self._cells[index].item_bytes,
-                answer.exact[case].data_ptr(),
-                answer.limits[case].data_ptr(),
-                answer.per_unit[case].data_ptr(),
-                answer.means[case],
-                *(None if limits is None else limits[case].data_ptr() for limits in lines),
+            self._arena.accept_sets(
+                self._cells,
+                groups,
+                len(self._cells),
+                which.ctypes.data,
+                numbers.ctypes.data,
+                len(numbers),
+                cases.ctypes.data,
             )
         )
+
+    def accepts_exact(self, found: Tensor, expected: Expected, rule: Rule) -> bool:
+        """Whether S sets, dense, are surely right by the comparer's rule; if not, it has to look."""
+        sets, *shape = found.shape
+        columns = shape[-1] if len(shape) > 1 else math.prod(shape)
+        values, scales = expected.values.contiguous(), expected.scale.contiguous()
+        assert found.is_contiguous() and values.shape == scales.shape == found.shape
+        return bool(
+            self._arena.accept_exact(
+                found.data_ptr(),
+                sets,
+                math.prod(shape) // max(1, columns),
+                columns,
+                found.element_size(),
+                values.data_ptr(),
+                scales.data_ptr(),
+                (ctypes.c_double * len(rule))(*rule),
+            )
+        )
+
+    def cut(self, tensor: Tensor, numbers: Numbers, offsets: NDArray[np.int64], to: Tensor) -> None:
+        """From each of those sets of a tensor as many bytes from each offset as fill `to`, one after the other."""
+        each = to.nbytes // (len(numbers) * len(offsets))
+        pitch = tensor.stride(0) * tensor.element_size()
+        pieces = offsets.ctypes.data, len(offsets), each
+        self._arena.cut(tensor.data_ptr(), pitch, numbers.ctypes.data, len(numbers), *pieces, to.data_ptr())
 
     def keep(self, count: int) -> list[Tensor]:
         """Copies of the first sets' outputs."""
@@ -371,11 +435,17 @@ class OutputArena:
 
     def walk(self, seed: int, pool: Numbers, calls: int, *, linked: bool) -> Walk:
         """What a run must have done, if the outputs are what its calls wrote."""
+        return self.survey(seed, pool, calls, linked=linked)[0]
+
+    def survey(self, seed: int, pool: Numbers, calls: int, *, linked: bool) -> tuple[Walk, bool]:
+        """What a run must have done, and whether `inspect` would find all of it well: its calls' outputs written, and
+        nothing else.
+        """
         consumed, called, states = pool.copy(), np.empty(calls, np.uint32), np.empty(calls, np.uint64)
         self._chain.linked = linked
         self._chain.restart(seed, consumed.ctypes.data, len(consumed))
-        self._arena.walk(ctypes.byref(self._chain), calls, called.ctypes.data, states.ctypes.data)
-        return Walk(called, states, consumed[: len(pool) - calls])
+        well = self._arena.survey(self._chain, self._cells, calls, called.ctypes.data, states.ctypes.data)
+        return Walk(called, states, consumed[: len(pool) - calls]), bool(well)
 
 
 def indices(numbers: Numbers) -> Tensor:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -108,7 +109,7 @@ def deviate(found: Tensor, expected: Expected) -> Deviation:
     unit = (expected.scale * info.eps).clamp_(min=info.tiny * info.eps)
     exact = found.to(torch.float64)
     errors = (exact - expected.values).abs_().div_(unit)
-    accumulator = ACCUMULATOR_ROUNDINGS * torch.finfo(torch.float32).eps / info.eps
+    accumulator = _accumulator(info)
     last_places = _last_place(expected.values, info).div_(unit)
     if not bool(torch.isfinite(errors).all()):
         agree = (exact == expected.values) | (torch.isnan(exact) & torch.isnan(expected.values))
@@ -145,6 +146,42 @@ def allow(expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Allo
     )
 
 
+class Rule(NamedTuple):
+    """The same rule for outputs of any expected values, as `rule` of `native/arena.c` has it."""
+
+    eps: float
+    least: float
+    """Of a unit, and of one in the last place."""
+    roundings: float
+    """Of an element, besides one unit in its last place."""
+    largest: float
+    """What an error may be besides its own roundings, in units; ..."""
+    roundest: float
+    """... and how many times those it may be; infinite where that does not count."""
+    accumulator: float
+    mean: float
+    line: float
+    """What the mean of a tensor, and of a row or column, may be besides its roundings."""
+    mean_rounding: float = MEAN_ROUNDING
+    mean_spread: float = MEAN_SPREAD
+
+    @classmethod
+    def of(cls, facts: ErrorFacts, dtype: torch.dtype, factor: float) -> Rule:
+        info = torch.finfo(dtype)
+        accumulator = _accumulator(info)
+        rounded_once = facts.places <= ROUNDED_ONCE
+        return cls(
+            info.eps,
+            info.tiny * info.eps,
+            accumulator + facts.sums,
+            factor * facts.largest,
+            1 + factor * max(facts.places, ONE_ROUNDING) if rounded_once else math.inf,
+            accumulator,
+            _mean_base(facts, factor),
+            _line_base(facts, factor),
+        )
+
+
 def measure(found: Tensor, expected: Expected) -> ErrorFacts:
     """The facts of a baseline's outputs, S sets at once."""
     deviation = deviate(found, expected)
@@ -174,6 +211,11 @@ def _element_allowance(deviation: Deviation, facts: ErrorFacts, factor: float) -
 def mean_ratios(deviation: Deviation, facts: ErrorFacts, factor: float = FACTOR) -> Tensor:
     """Mean error over what is allowed, per set: above 1 the whole tensor is too inexact."""
     return _mean_ratios(deviation, (0,), _mean_base(facts, factor))
+
+
+def _accumulator(info: torch.finfo) -> float:
+    """What a float32 accumulator may add, in units of another dtype."""
+    return ACCUMULATOR_ROUNDINGS * torch.finfo(torch.float32).eps / info.eps
 
 
 def _mean_base(facts: ErrorFacts, factor: float) -> float:

@@ -21,6 +21,7 @@ from gristmill import records
 from gristmill.workload import Workload
 from harness import comparer, yardstick
 from harness.comparer import ErrorFacts, Expected, measure, merge
+from harness.native import AnswerTensor
 from kernels.definition import Definition, Role
 
 BASE_DRAWS = 6
@@ -80,7 +81,7 @@ class Answer:
     exact: Tensor
     limits: Tensor
     per_unit: Tensor
-    means: tuple[float, ...]
+    means: Tensor
     row_limits: Tensor | None
     column_limits: Tensor | None
     rows: int
@@ -95,12 +96,17 @@ class Answer:
             expected.values.contiguous(),
             allowance.limits.to(torch.float32).contiguous(),
             allowance.per_unit.to(torch.float32).contiguous(),
-            tuple(allowance.means.tolist()),
+            allowance.means.contiguous(),
             rows,
             columns,
             expected.values[0].numel() // max(1, width),
             width,
         )
+
+    def cell(self) -> AnswerTensor:
+        """How native code sees it, for as long as this lives."""
+        tensors = (self.exact, self.limits, self.per_unit, self.means, self.row_limits, self.column_limits)
+        return AnswerTensor(*(None if one is None else one.data_ptr() for one in tensors), self.rows, self.columns)
 
 
 class Draws:
@@ -163,6 +169,11 @@ class Draws:
         """Without what the bank holds."""
         owned = [not (self.definition.independent_axis and s.role is Role.WEIGHT) for s in self.definition.inputs]
         return sum(base.nbytes for base, own in zip(self.bases, owned, strict=True) if own)
+
+    @functools.cached_property
+    def largest(self) -> float:
+        """The largest finite magnitude."""
+        return max(float(base.abs().nan_to_num(0.0, 0.0, 0.0).max()) for base in self.bases)
 
     def case(self, numbers: Sequence[int]) -> list[Tensor]:
         """Inputs of whole base draws, those sets of them; activations and weights of the same number."""

@@ -21,7 +21,7 @@ import torch
 
 from gristmill.domain import Domain
 from gristmill.workload import Workload
-from harness import compiler_log, lease, native, static_rules
+from harness import calibration, compiler_log, lease, native, static_rules
 from harness.arena import OutputArena, SharedFile
 from harness.bout import Bout
 from harness.builder import Build, Builder, BuildPool
@@ -69,6 +69,7 @@ class Judge:
         self._seed = secrets.randbits(48)
         self._bank = WeightBank(self._seed)
         self._repeatable = False
+        self._noise = calibration.facts(work_dir)
 
     def __enter__(self) -> Judge:
         return self
@@ -204,7 +205,7 @@ class Judge:
     def _outputs_of(self, session: Session) -> Callable[[Stock], OutputArena]:
         file = session.outputs
         assert file is not None
-        return lambda stock: OutputArena(self._native, file, stock.layout)
+        return lambda stock: stock.outputs(file)
 
     def _random(self) -> np.random.Generator:
         """Known to nobody before the candidate is loaded, unless a seed was asked for."""
@@ -232,7 +233,7 @@ class Judge:
 
     def _host(self, candidate: Candidate, baseline: str | Candidate) -> dict[str, str]:
         name = baseline if isinstance(baseline, str) else baseline.digest
-        facts = {"hardware": self.peaks.hardware, "torch": torch.__version__, "baseline": name}
+        facts = {"hardware": self.peaks.hardware, "torch": torch.__version__, "baseline": name, **self._noise}
         if candidate.language is Language.CPP:
             facts["compiler"] = self.builder.compiler_version
         return facts

@@ -21,7 +21,8 @@ from harness.runner import Chain
 SOURCES = Path(__file__).parent / "native"
 ABI = Path(__file__).resolve().parent.parent / "gristmill" / "abi"
 COMMON_FLAGS = ("-x", "c", "-std=gnu11", "-O3", "-march=native", f"-I{ABI}")
-LIBRARY_FLAGS = (*COMMON_FLAGS, "-shared", "-fPIC", str(SOURCES / "arena.c"))
+LIBRARY_FLAGS = (*COMMON_FLAGS, "-shared", "-fPIC", "-Wl,-Bsymbolic", str(SOURCES / "arena.c"))
+"""Its functions call each other, whatever else in the process has such a name (`accept` is a system call)."""
 RUNNER_FLAGS = (*COMMON_FLAGS, str(SOURCES / "runner.c"), "-Wl,--no-as-needed", "-ldl", "-lgomp", "-lstdc++", "-lm")
 """The runner brings the libraries that candidates are linked to, so that loading one is quick."""
 
@@ -57,6 +58,21 @@ class OutputTensor(ctypes.Structure):
     )
 
 
+class AnswerTensor(ctypes.Structure):
+    """`answer` of `native/arena.c`."""
+
+    _fields_ = (
+        ("exact", ctypes.c_void_p),
+        ("limits", ctypes.c_void_p),
+        ("per_unit", ctypes.c_void_p),
+        ("means", ctypes.c_void_p),
+        ("row_limits", ctypes.c_void_p),
+        ("column_limits", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("columns", ctypes.c_int64),
+    )
+
+
 @dataclass(frozen=True)
 class Native:
     """What was built."""
@@ -78,8 +94,20 @@ class Native:
         loaded.remake.argtypes = (ctypes.POINTER(Chain), integer, address, address, integer, address, integer)
         loaded.accept.argtypes = (address, *(integer,) * 3, *(address,) * 3, ctypes.c_double, address, address)
         loaded.same.argtypes = (address, integer, address, integer, integer, address, integer)
+        loaded.fill_sets.argtypes = (address, integer, address, address, integer, address)
+        loaded.survey.argtypes = (ctypes.POINTER(Chain), address, integer, address, address)
+        loaded.remake_rows.argtypes = (
+            *(ctypes.POINTER(Chain), integer, address, address, integer),
+            *(address, integer, address),
+        )
+        loaded.cut.argtypes = (address, integer, address, integer, address, integer, integer, address)
+        loaded.accept_sets.argtypes = (address, address, integer, address, address, integer, address)
+        loaded.accept_exact.argtypes = (address, *(integer,) * 4, address, address, address)
         for function in (
             loaded.fill,
+            loaded.fill_sets,
+            loaded.remake_rows,
+            loaded.cut,
             loaded.renew,
             loaded.change,
             loaded.poison,

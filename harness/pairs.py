@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from harness import feedback, scheduling, timing
-from harness.arena import Numbers, Walk, indices
+from harness.arena import Numbers, Walk
 from harness.draws import Draws, Part, choose_part
 from harness.opponent import Opponent
+from harness.samples import Sample, Sampler, inputs_of
 from harness.session import Finding
 from harness.timing import Pair, PairedTiming
 from harness.trial import Batch, Trial
@@ -73,18 +72,6 @@ def time_trial(trial: Trial, opponent: Opponent, deadline: float, *, disguised: 
     return paired
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Some rows of some timed calls, copied right after their batch."""
-
-    part: Part
-    called: Numbers
-    states: NDArray[np.uint64]
-    inputs: list[Tensor | None]
-    """None where a linked call's activation can be made again."""
-    outputs: list[Tensor]
-
-
 class Pairs:
     """The two sides of a pair, with batch sizes, changes of inputs and verification."""
 
@@ -93,6 +80,7 @@ class Pairs:
         self._trial = trial
         self._opponent = opponent
         self._samples: list[Sample] = []
+        self._sampler: Sampler | None = None
         self._weights_change = not (trial.needs_setup or opponent.needs_setup)
         self._verified_sets = self._how_many_verified()
         self._candidate_ns = 0.0
@@ -170,16 +158,9 @@ class Pairs:
         self._samples.append(self._sample(walk, chosen, self._choose_part(len(chosen))))
 
     def _sample(self, walk: Walk, chosen: NDArray[np.int64], part: Part) -> Sample:
-        trial = self._trial
-        called, states = walk.called[chosen], walk.states[chosen]
-        numbers, linked = indices(called), trial.stock.layout.linked
-        inputs = [
-            None if linked and not weight else part.of(spec.dims, tensor, numbers)
-            for spec, tensor, weight in zip(
-                trial.definition.inputs, trial.stock.inputs.tensors, trial.stock.layout.weights, strict=True
-            )
-        ]
-        return Sample(part, called, states, inputs, part.of_outputs(trial.outputs.tensors, numbers))
+        if self._sampler is None or self._sampler.part is not part:
+            self._sampler = Sampler(self._trial.stock, self._trial.outputs, part)
+        return self._sampler.sample(walk, chosen)
 
     def check_in_disguise(self) -> None:
         """A batch like the timed ones, but that its sets hold stress values: who is careful only while calls come one
@@ -191,10 +172,13 @@ class Pairs:
         trial, stock = self._trial, self._trial.stock
         regimes = [regime for regime in trial.definition.regimes[1:] if self._bears_link(stock.draws(regime))]
         pool = self._pick(DISGUISED_SETS)
-        regime_of = trial.random.integers(0, max(1, len(regimes)), stock.layout.sets)
-        for index, regime in enumerate(regimes):
-            numbers = pool[regime_of[pool] == index]
-            stock.fill_case(regime, numbers, trial.random.integers(0, stock.draws(regime).count, len(numbers)))
+        if not regimes:
+            return
+        which = trial.random.integers(0, len(regimes), len(pool))
+        counts = np.array([stock.draws(regime).count for regime in regimes])
+        stock.fill_cases(regimes, which, pool, trial.random.integers(0, counts[which]))
+        regime_of = np.zeros(stock.layout.sets, np.int64)
+        regime_of[pool] = which
         trial.set_up(pool)
         batch = self._run(pool)
         finding = trial.examine(batch)
@@ -207,8 +191,7 @@ class Pairs:
 
     def _bears_link(self, draws: Draws) -> bool:
         """Whether values of a regime stay what they are when a link scales them: the very largest would overflow."""
-        largest = max(float(base.abs().nan_to_num(0.0, 0.0, 0.0).max()) for base in draws.bases)
-        return largest < LARGEST_LINKED or not self._trial.stock.layout.linked
+        return draws.largest < LARGEST_LINKED or not self._trial.stock.layout.linked
 
     def _choose_part(self, sets: int) -> Part:
         """The same rows each time, so that all samples can be computed at once; of large weights another part."""
@@ -230,21 +213,9 @@ class Pairs:
     def _verify_group(self, group: list[Sample], regime: str) -> None:
         outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
         draws = self._trial.stock.draws(regime)
-        mismatches = self._trial.compare(draws, group[0].part, self._inputs(group), outputs)
+        mismatches = self._trial.compare(draws, group[0].part, inputs_of(self._trial.stock, group), outputs)
         if mismatches:
             raise Finding(Status.INCORRECT, TIMED_WRONG + feedback.reason(mismatches[0], regime), mismatches)
-
-    def _inputs(self, group: list[Sample]) -> list[Tensor]:
-        """What those calls were given."""
-        trial, part = self._trial, group[0].part
-        called, states = (np.concatenate([getattr(s, field) for s in group]) for field in ("called", "states"))
-        made = trial.stock.inputs.made(called, states)
-        return [
-            part.of(spec.dims, made[index], None)
-            if index in made
-            else torch.cat([kept for sample in group if (kept := sample.inputs[index]) is not None])
-            for index, spec in enumerate(trial.definition.inputs)
-        ]
 
     def _groups(self) -> list[list[Sample]]:
         if self._trial.definition.independent_axis and self._samples[0].part.places is not None:

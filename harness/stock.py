@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections import OrderedDict
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gristmill import records
 from gristmill.workload import Workload
-from harness.arena import SPARSE_OFFSET, InputArena, Layout, Numbers, SharedFile, lay_out
+from harness.arena import SPARSE_OFFSET, InputArena, Layout, Numbers, OutputArena, SharedFile, lay_out
 from harness.draws import Draws, WeightBank
 from harness.errors import HostFaultError
-from harness.native import InputTensor, Native
+from harness.native import AnswerTensor, InputTensor, Native
 from kernels.definition import Definition
 
 CHANGES = 2
@@ -53,10 +55,15 @@ class Stock:
         self.inputs = InputArena(native, file, layout, offset)
         self.baseline_ns: dict[str, float] = {}
         """Per baseline: nanoseconds per call when it was last timed, to size its next batch."""
+        self._native = native
         self._seed = seed
         self._bank = bank
         self._draws: dict[str, Draws] = {}
         self._cells: dict[tuple[str, int], InputTensor] = {}
+        self._groups: dict[tuple[str, ...], ctypes.Array[InputTensor]] = {}
+        self._answers: dict[tuple[str, ...], ctypes.Array[AnswerTensor] | None] = {}
+        self._plans: dict[tuple[bool, bool], bytes] = {}
+        self._outputs: WeakKeyDictionary[SharedFile, OutputArena] = WeakKeyDictionary()
         self._stale = np.ones(layout.sets, np.bool_)
         """Which sets do not hold traffic values."""
 
@@ -87,11 +94,38 @@ class Stock:
     def traffic(self) -> Draws:
         return self.draws(self.definition.regimes[0])
 
-    def fill_case(self, regime: str, numbers: Numbers, cases: NDArray[np.int64]) -> None:
-        """Whole base draws, weights too: set `numbers[n]` becomes case `cases[n]`."""
-        for index in range(len(self.layout.inputs)):
-            self.inputs.fill(self._cell(regime, index), numbers, cases)
+    def plan(self, *, checked: bool, with_outputs: bool = True) -> bytes:
+        """`Layout.plan` for these buffers."""
+        key = (checked, with_outputs)
+        if key not in self._plans:
+            self._plans[key] = self.layout.plan(self.inputs.offset, checked=checked, with_outputs=with_outputs)
+        return self._plans[key]
+
+    def outputs(self, file: SharedFile) -> OutputArena:
+        """The outputs in a runner's file."""
+        if file not in self._outputs:
+            self._outputs[file] = OutputArena(self._native, file, self.layout)
+        return self._outputs[file]
+
+    def fill_cases(
+        self, regimes: Sequence[str], which: NDArray[np.int64], numbers: Numbers, cases: NDArray[np.int64]
+    ) -> None:
+        """Whole base draws, weights too: set `numbers[n]` becomes case `cases[n]` of the regime `regimes[which[n]]`."""
+        key = tuple(regimes)
+        if key not in self._groups:
+            cells = [self._cell(regime, index) for regime in key for index in range(len(self.layout.inputs))]
+            self._groups[key] = (InputTensor * len(cells))(*cells)
+        self.inputs.fill_sets(self._groups[key], which, numbers, cases)
         self._stale[numbers] = True
+
+    def answers(self, regimes: Sequence[str]) -> ctypes.Array[AnswerTensor] | None:
+        """What every base draw of those regimes should give, a group per regime; None where that is not kept."""
+        key = tuple(regimes)
+        if key not in self._answers:
+            kept = [self.draws(regime).answers for regime in key]
+            cells = [answer.cell() for answers in kept for answer in answers or ()]
+            self._answers[key] = None if None in kept else (AnswerTensor * len(cells))(*cells)
+        return self._answers[key]
 
     def fill_traffic(self, random: np.random.Generator) -> None:
         """Traffic values for the sets that hold others."""

@@ -82,6 +82,13 @@ void fill(const input_tensor *t, const uint32_t *numbers, int64_t count, const i
         }
 }
 
+/* Set numbers[n] of every input becomes base draw cases[n] of the group of input tensors that which[n] names. */
+void fill_sets(const input_tensor *groups, int64_t inputs, const int64_t *which, const uint32_t *numbers, int64_t count,
+               const int64_t *cases) {
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t i = 0; i < inputs; i++) fill(&groups[which[n] * inputs + i], &numbers[n], 1, &cases[n]);
+}
+
 /* Every value of those sets becomes a new one: that of a base draw at the same place, times a random number around one. */
 void renew(const input_tensor *t, const uint32_t *numbers, int64_t count, uint64_t *random) {
     const int64_t rows = row_count(t), columns = t->shape[3], size = t->item_bytes;
@@ -138,25 +145,41 @@ void poison(const output_tensor *t, const uint32_t *numbers, int64_t count) {
     FOR_EACH_KIND(FILL)
 }
 
-/* Per set: how many elements still hold the pattern, and whether anything around them does not. */
-void inspect(const output_tensor *t, const uint32_t *numbers, int64_t count, int64_t *left, uint8_t *spilled) {
-#define LOOK(type, pattern)                                                                  \
-    {                                                                                        \
-        for (int64_t n = 0; n < count; n++) {                                                \
-            const type *at = (const type *)(t->base + numbers[n] * t->pitch);                \
-            const int64_t first = t->offset / (int64_t)sizeof(type);                         \
-            const int64_t last = first + t->bytes / (int64_t)sizeof(type);                   \
-            const int64_t end = t->room / (int64_t)sizeof(type);                             \
-            int64_t same = 0;                                                                \
-            type other = 0;                                                                  \
-            for (int64_t i = first; i < last; i++) same += at[i] == (type)(pattern);         \
-            for (int64_t i = 0; i < first; i++) other |= at[i] ^ (type)(pattern);            \
-            for (int64_t i = last; i < end; i++) other |= at[i] ^ (type)(pattern);           \
-            left[n] = same;                                                                  \
-            spilled[n] = other != 0;                                                         \
-        }                                                                                    \
+/* How many elements of a set still hold the pattern; and whether anything around them does not. */
+static int64_t look_at(const output_tensor *t, uint32_t number, int *spilled) {
+    int64_t same = 0;
+#define LOOK(type, pattern)                                                              \
+    {                                                                                    \
+        const type *at = (const type *)(t->base + number * t->pitch);                    \
+        const int64_t first = t->offset / (int64_t)sizeof(type);                         \
+        const int64_t last = first + t->bytes / (int64_t)sizeof(type);                   \
+        const int64_t end = t->room / (int64_t)sizeof(type);                             \
+        type other = 0;                                                                  \
+        for (int64_t i = first; i < last; i++) same += at[i] == (type)(pattern);         \
+        for (int64_t i = 0; i < first; i++) other |= at[i] ^ (type)(pattern);            \
+        for (int64_t i = last; i < end; i++) other |= at[i] ^ (type)(pattern);           \
+        *spilled = other != 0;                                                           \
     }
     FOR_EACH_KIND(LOOK)
+    return same;
+}
+
+/* Likewise of several sets. */
+void inspect(const output_tensor *t, const uint32_t *numbers, int64_t count, int64_t *left, uint8_t *spilled) {
+    for (int64_t n = 0; n < count; n++) {
+        int around;
+        left[n] = look_at(t, numbers[n], &around);
+        spilled[n] = (uint8_t)around;
+    }
+}
+
+static int is_as_called(const output_tensor *t, int64_t outputs, uint32_t number, int called) {
+    for (int64_t i = 0; i < outputs; i++) {
+        int spilled;
+        const int64_t left = look_at(&t[i], number, &spilled);
+        if (spilled || left != (called ? 0 : t[i].bytes / t[i].item_bytes)) return 0;
+    }
+    return 1;
 }
 
 /* The sets that a run of so many calls must have called, in order, judging by the outputs as they are now, and the states
@@ -168,6 +191,20 @@ void walk(chain *c, int64_t calls, uint32_t *called, uint64_t *states) {
     }
 }
 
+/* Likewise, and whether at first sight all is well: outputs of all calls written, nothing around them, and nothing of sets
+ * that were not called. Each output is looked at when the chain has just read it. */
+int32_t survey(chain *c, const output_tensor *t, int64_t calls, uint32_t *called, uint64_t *states) {
+    int32_t well = 1;
+    for (int64_t k = 0; k < calls; k++) {
+        called[k] = (uint32_t)chain_step(c);
+        states[k] = c->state;
+        if (k && well) well = is_as_called(t, c->outputs, called[k - 1], 1);
+    }
+    if (calls && well) well = is_as_called(t, c->outputs, called[calls - 1], 1);
+    for (int64_t k = 0; k < c->remaining && well; k++) well = is_as_called(t, c->outputs, c->pool[k], 0);
+    return well;
+}
+
 /* For runners that are no C programs. */
 int64_t step(chain *c) { return chain_step(c); }
 
@@ -176,6 +213,30 @@ void remake(const chain *c, int64_t place, const uint32_t *numbers, const uint64
             int64_t pitch) {
     for (int64_t n = 0; n < count; n++)
         chain_make(&c->input[place], numbers[n], states[n] + (uint64_t)place, to + n * pitch);
+}
+
+/* Likewise of some rows only, dense: `rows` counts all that `chain_make` makes, in its order. */
+void remake_rows(const chain *c, int64_t place, const uint32_t *numbers, const uint64_t *states, int64_t count,
+                 const int64_t *rows, int64_t row_count, uint8_t *to) {
+    const chain_input *input = &c->input[place];
+    const int64_t columns = input->shape[3];
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t r = 0; r < row_count; r++, to += columns * input->item_bytes) {
+            const int64_t k = rows[r] % input->shape[2], j = rows[r] / input->shape[2] % input->shape[1];
+            const int64_t i = rows[r] / input->shape[2] / input->shape[1];
+            const uint8_t *from = input->start + numbers[n] * input->pitch +
+                                  (i * input->stride[0] + j * input->stride[1] + k * input->stride[2]) * input->item_bytes;
+            const uint64_t state = states[n] + (uint64_t)place + (uint64_t)(rows[r] + 1) * 0x9E3779B97F4A7C15u;
+            scale_row(to, 1, from, input->stride[3], columns, input->item_bytes, (uint32_t)chain_mixed(state));
+        }
+}
+
+/* Pieces of some sets, one after the other: `bytes` from each of the offsets. */
+void cut(const uint8_t *start, int64_t pitch, const uint32_t *numbers, int64_t count, const int64_t *offsets,
+         int64_t pieces, int64_t bytes, uint8_t *to) {
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t p = 0; p < pieces; p++, to += bytes)
+            memcpy(to, start + numbers[n] * pitch + offsets[p], (size_t)bytes);
 }
 
 /* Errors of part of a row in units, and whether one is beyond its limit or not finite where it should be. */
@@ -229,6 +290,115 @@ int32_t accept(const void *found, int64_t rows, int64_t columns, int64_t item_by
     for (int64_t i = 0; column_sums && i < columns; i++) wrong |= !(column_sums[i] <= column_limits[i] * (double)rows);
     free(column_sums);
     return !wrong && sum <= mean_limit * (double)(rows * columns);
+}
+
+/* What one output of every base draw should be, the base draw first. */
+typedef struct {
+    const double *exact;
+    const float *limits, *per_unit;
+    const double *means, *row_limits, *column_limits;
+    int64_t rows, columns;
+} answer;
+
+/* Whether `accept` says yes to every output of set numbers[n], which holds base draw cases[n] of group which[n]. */
+int32_t accept_sets(const output_tensor *t, const answer *groups, int64_t outputs, const int64_t *which,
+                    const uint32_t *numbers, int64_t count, const int64_t *cases) {
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t i = 0; i < outputs; i++) {
+            const answer *a = &groups[which[n] * outputs + i];
+            const int64_t first = cases[n] * a->rows * a->columns;
+            if (!accept(t[i].base + numbers[n] * t[i].pitch + t[i].offset, a->rows, a->columns, t[i].item_bytes,
+                        a->exact + first, a->limits + first, a->per_unit + first, a->means[cases[n]],
+                        a->row_limits ? a->row_limits + cases[n] * a->rows : NULL,
+                        a->column_limits ? a->column_limits + cases[n] * a->columns : NULL))
+                return 0;
+        }
+    return 1;
+}
+
+/* The comparer's rule, for outputs whose exact values were computed just now. See `comparer.Rule`. */
+typedef struct {
+    double eps, least;        /* a unit is eps times scale, and `least` at least */
+    double roundings;         /* that every element may have besides one in the last place */
+    double largest, roundest; /* in units; and how many times its own roundings an error may be */
+    double accumulator, mean, line;
+    double mean_rounding, mean_spread;
+} rule;
+
+static inline double binade(double value) { /* 2 ** floor(log2 |value|) */
+    uint64_t bits;
+    memcpy(&bits, &value, 8);
+    bits &= (uint64_t)0x7FF << 52;
+    memcpy(&value, &bits, 8);
+    return value;
+}
+
+static inline int mean_is_within(double errors, double places, double count, const rule *r, double base) {
+    const double allowed = places / count * (r->mean_rounding + r->mean_spread / sqrt(count)) + (r->accumulator + base);
+    return errors / count <= allowed;
+}
+
+#define JUDGE(type, value_of)                                                                        \
+    for (int64_t i = 0; i < count; i++) {                                                            \
+        const double value = value_of(((const type *)found)[i]);                                     \
+        const int32_t agree = (value == exact[i]) | ((value != value) & (exact[i] != exact[i]));     \
+        const double scaled = scales[i] * r->eps, per_unit = 1 / (scaled < r->least ? r->least : scaled); \
+        const double binary = binade(exact[i]) * r->eps;                                             \
+        const double place = (binary < r->least ? r->least : binary) * per_unit;                     \
+        const double last = place < INFINITY ? place : 0;                                            \
+        const double error = agree ? 0 : fabs(value - exact[i]) * per_unit;                          \
+        const double own = last + r->roundings, most = own + r->largest, once = own * r->roundest;   \
+        wrong |= !(error <= (most < once ? most : once));                                            \
+        errors[i] = error;                                                                           \
+        places[i] = last;                                                                            \
+    }
+
+static int32_t judge_row(double *restrict errors, double *restrict places, const void *found, int64_t count,
+                         int64_t item_bytes, const double *restrict exact, const double *restrict scales, const rule *r) {
+    int32_t wrong = 0;
+    if (item_bytes == 4) {
+        JUDGE(float, )
+    } else {
+        JUDGE(uint16_t, widen)
+    }
+    return wrong;
+}
+
+static double sum_of(const double *values, int64_t count) {
+    double lanes[8] = {0}, sum = 0;
+    for (int64_t i = 0; i < count / 8 * 8; i += 8)
+        for (int64_t lane = 0; lane < 8; lane++) lanes[lane] += values[i + lane];
+    for (int64_t i = count / 8 * 8; i < count; i++) sum += values[i];
+    for (int64_t lane = 0; lane < 8; lane++) sum += lanes[lane];
+    return sum;
+}
+
+/* Whether `comparer.compare` would find nothing wrong with those sets. A no is for the comparer to look at. */
+int32_t accept_exact(const uint8_t *found, int64_t sets, int64_t rows, int64_t columns, int64_t item_bytes,
+                     const double *exact, const double *scales, const rule *r) {
+    const int lines = rows > 1 && columns > 1;
+    double *room = malloc((size_t)columns * 4 * sizeof(double));
+    int32_t well = room != NULL;
+    double *errors = room, *places = room + columns, *column_errors = room + 2 * columns, *column_places = room + 3 * columns;
+    for (int64_t set = 0; set < sets && well; set++) {
+        double set_errors = 0, set_places = 0;
+        memset(column_errors, 0, (size_t)columns * 2 * sizeof(double));
+        for (int64_t row = 0; row < rows && well; row++, found += columns * item_bytes, exact += columns, scales += columns) {
+            well = !judge_row(errors, places, found, columns, item_bytes, exact, scales, r);
+            const double row_errors = sum_of(errors, columns), row_places = sum_of(places, columns);
+            set_errors += row_errors;
+            set_places += row_places;
+            if (!lines) continue;
+            well &= mean_is_within(row_errors, row_places, (double)columns, r, r->line);
+            for (int64_t i = 0; i < columns; i++) column_errors[i] += errors[i];
+            for (int64_t i = 0; i < columns; i++) column_places[i] += places[i];
+        }
+        well &= mean_is_within(set_errors, set_places, (double)(rows * columns), r, r->mean);
+        for (int64_t i = 0; lines && i < columns && well; i++)
+            well = mean_is_within(column_errors[i], column_places[i], (double)rows, r, r->line);
+    }
+    free(room);
+    return well;
 }
 
 /* Whether two outputs of so many bytes are the same in so many sets, bit by bit. */

@@ -10,7 +10,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload
@@ -19,6 +19,7 @@ from harness import comparer
 from harness.arena import PAGE, InputArena, OutputArena, SharedFile, lay_out
 from harness.comparer import ErrorFacts, Expected
 from harness.draws import Answer, Draws
+from harness.native import AnswerTensor
 from kernels import catalogue
 from kernels.inputs import workload
 
@@ -228,6 +229,8 @@ def test_what_linked_calls_were_given_can_be_made_again(native, file, dtype):
     assert not torch.equal(ratios[0], ratios[1])
     torch.testing.assert_close(ratios[0], ratios[2], rtol=0.02, atol=0)  # the same numbers, rounded to the dtype
     assert torch.equal(remade[0], inputs.made(numbers(1, 1, 3), states)[0])
+    some = inputs.made_rows(numbers(1, 1, 3), states, np.array([0, 3]))
+    assert torch.equal(some[0], remade[0][:, [0, 3]])
     assert inputs.link_ns() > 0
 
 
@@ -271,14 +274,14 @@ def accepts(native, found, answer):
         answer.columns,
         found.element_size(),
         *(tensor[0].data_ptr() for tensor in tensors),
-        answer.means[0],
+        float(answer.means[0]),
         *(None if line is None else line[0].data_ptr() for line in lines),
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 6), st.integers(1, 300), st.data(), st.sampled_from(["float32", "bfloat16"]))
-def test_the_quick_comparison_says_yes_where_the_comparer_does(native, rows, columns, data, dtype):
+def test_the_quick_comparisons_say_yes_where_the_comparer_does(native, file, rows, columns, data, dtype):
     kind = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1 << 30)))
     exact = torch.randn((1, rows, columns), generator=generator, dtype=torch.float64)
@@ -293,17 +296,39 @@ def test_the_quick_comparison_says_yes_where_the_comparer_does(native, rows, col
     mismatch = comparer.compare(found, expected, facts, workload="w", output="o")
     close = mismatch is not None and float(mismatch.error_ratio) < 1 + 1e-6  # limits are kept in float32
     assert bool(accepts(native, found, Answer.of(expected, facts))) == (mismatch is None) or close
+    outputs = OutputArena(native, file, lay_out(*rms_norm()))
+    rule = comparer.Rule.of(facts, kind, comparer.FACTOR)
+    assert outputs.accepts_exact(found, expected, rule) == (mismatch is None) or close
+
+
+def test_sets_are_accepted_by_the_answers_of_their_own_draws(native, file):
+    definition, made = rms_norm()
+    outputs = OutputArena(native, file, lay_out(definition, made, max_sets=4))
+    draws = [Draws(definition, made, regime, seed=3) for regime in definition.regimes[:2]]
+    answers = [draw.answers[0] for draw in draws]
+    groups = (AnswerTensor * 2)(*(answer.cell() for answer in answers))
+    which, cases = np.array([0, 1, 1]), np.array([1, 0, 2])
+    for number, (group, case) in enumerate(zip(which, cases, strict=True)):
+        outputs.tensors[0][number] = answers[group].exact[case]
+    assert outputs.accepts(groups, which, numbers(0, 1, 2), cases)
+    assert not outputs.accepts(groups, which[::-1].copy(), numbers(0, 1, 2), cases)
+    assert not outputs.accepts(groups, which, numbers(0, 2, 1), cases)
+    outputs.tensors[0][2, -1, -1] *= 1.0001
+    assert not outputs.accepts(groups, which, numbers(0, 1, 2), cases)
 
 
 @pytest.mark.parametrize("wrong", [None, (1, 1.0), (0, float("nan")), (2, float("-inf")), (2, float("nan")), (2, 3e38)])
-def test_nan_and_infinities_must_stand_where_they_should(native, wrong):
+def test_nan_and_infinities_must_stand_where_they_should(native, file, wrong):
     exact = torch.tensor([[[1.0, float("nan"), float("inf"), float("-inf")]]], dtype=torch.float64)
     facts = ErrorFacts(1e30, 1e30, 1e30)
-    answer = Answer.of(Expected(exact, torch.ones_like(exact), torch.float32), facts)
+    expected = Expected(exact, torch.ones_like(exact), torch.float32)
+    answer = Answer.of(expected, facts)
     found = exact.to(torch.float32)
     if wrong is not None:
         found[0, 0, wrong[0]] = wrong[1]
     assert bool(accepts(native, found, answer)) == (wrong is None)
+    outputs, rule = OutputArena(native, file, lay_out(*rms_norm())), comparer.Rule.of(facts, torch.float32, 4.0)
+    assert outputs.accepts_exact(found, expected, rule) == (wrong is None)
 
 
 def test_a_seed_gives_the_same_values_again():
