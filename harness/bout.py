@@ -17,6 +17,7 @@ from harness.pairs import time_trial
 from harness.policy import JudgePolicy
 from harness.session import Finding, Session
 from harness.stock import Stock
+from harness.timing import PairedTiming
 from harness.trial import Trial
 from kernels.candidate import Candidate
 from kernels.definition import Definition
@@ -70,7 +71,7 @@ class Bout:
             paired = time_trial(trial, opponent, self._deadline, disguised=number == disguised)
             self._run_ns += trial.run_ns
             built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
-            timings.append(workload_evidence(trial.definition, trial.stock.layout, paired, self._peaks))
+            timings.append(self._evidence(trial, paired))
             if candidate.needs_setup:
                 setup_ns[workload.label] = trial.setup_ns
         measured = replace(
@@ -78,6 +79,10 @@ class Bout:
         )
         decided = decide(measured, self._policy.min_gain)
         return replace(decided, reason=feedback.timed_reason(decided))
+
+    def _evidence(self, trial: Trial, paired: PairedTiming) -> WorkloadTiming:
+        stock = trial.stock
+        return workload_evidence(trial.definition, stock.layout, paired, self._peaks, stock.link_ns)
 
     def _check(
         self,

@@ -39,7 +39,7 @@ ALLOWED_FLAGS = frozenset(
 )
 HEADER = Path(__file__).resolve().parent.parent / "gristmill" / "abi" / "gristmill_kernel.h"
 LIMITS = sandbox.Limits(
-    memory_bytes=4 << 30, cpu_s=60, files=256, processes=64, file_bytes=256 << 20, scratch_bytes=512 << 20
+    memory_bytes=4 << 30, cpu_s=20, files=256, processes=64, file_bytes=256 << 20, scratch_bytes=512 << 20
 )
 BUILD_TIMEOUT_S = 180.0
 """Of wall time; generous, because a busy host must not fail a good candidate. CPU time has a limit of its own."""

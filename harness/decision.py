@@ -21,8 +21,10 @@ CACHE_SHARE = 4
 """Inputs that rotate over fewer last-level caches than this may partly come from a cache; the floor allows for it."""
 
 
-def workload_evidence(definition: Definition, layout: Layout, paired: PairedTiming, peaks: Peaks) -> WorkloadTiming:
-    """The timing of one workload.
+def workload_evidence(
+    definition: Definition, layout: Layout, paired: PairedTiming, peaks: Peaks, link_ns: float = 0.0
+) -> WorkloadTiming:
+    """The timing of one workload. What is proven allows for a candidate that saved itself `link_ns` of a call's time.
 
     Raises:
         Finding: the candidate was faster than this machine can be.
@@ -45,7 +47,7 @@ def workload_evidence(definition: Definition, layout: Layout, paired: PairedTimi
         pairs=len(paired.pairs),
         roofline_fraction=roofline.roofline_ns(definition, workload, peaks, rotated_bytes=rotated) / candidate_ns,
         bandwidth_gb_s=definition.cost(workload.axes, ITEM_BYTES[workload.dtype]).bytes_moved / candidate_ns,
-        ratio_floor=paired.floor,
+        ratio_floor=paired.floor * candidate_ns / (candidate_ns + link_ns),
         noise=paired.noise,
     )
 

@@ -117,6 +117,14 @@ class Sandboxed:
         """Of the program; None when it is no more."""
         return None if self._handle is None else _process_id(self._handle)
 
+    def starved_s(self) -> float:
+        """Since it was started: how long its threads that live waited for a core, by the one that waited longest."""
+        waited_ns = [0]
+        with contextlib.suppress(OSError):  # it, or a thread of it, ended meanwhile; or the kernel does not count
+            for task in Path(f"/proc/{self.process_id}/task").iterdir():
+                waited_ns.append(int((task / "schedstat").read_text().split()[1]))
+        return max(waited_ns) / 1e9
+
     def hasten(self) -> None:
         """Lets the program's threads go before all ordinary ones of this host, as far as the host permits."""
         if self._handle is not None:

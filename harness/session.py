@@ -7,6 +7,7 @@ it left running can finish late, or disturb the other side of a pair.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import secrets
@@ -32,6 +33,8 @@ BASELINE_LOAD_S = 60.0
 LIMITS = Limits(memory_bytes=64 << 30, scratch_bytes=16 * MEBIBYTE, file_bytes=16 * MEBIBYTE)
 """Of a candidate's runner: address space for calls whose rows lie gigabytes apart, little memory of its own."""
 MAX_PACKED_BYTES = 2 << 30
+STARVED_SHARE = 3.0
+"""Of a deadline, by which it moves at most where the host's other processes had the cores."""
 END_S = 10.0
 """How long a killed runner may take to be gone."""
 SETTLE_S = 1.0
@@ -130,21 +133,32 @@ class Session:
         message = runner.HEADER.pack(kind, len(payload), nonce) + payload
         channel.settimeout(timeout_s)
         try:
+            # Thawing and freezing are on the clock: nothing that a runner left running gets ahead, or ends late.
             start_ns = time.perf_counter_ns()
-            self._process.thaw()  # on the clock: nothing that it left running gets ahead
+            self._process.thaw()
             channel.sendall(message)
-            header = channel.recv(runner.HEADER.size)
+            header = self._wait(timeout_s)
+            self._process.freeze()
             elapsed_ns = time.perf_counter_ns() - start_ns
-        except TimeoutError:
-            self._process.kill()
-            raise Finding(Status.TIMED_OUT, f"no answer within {timeout_s:.1f} s") from None
         except OSError:
             raise self._death() from None
-        self._process.freeze()
         if not header:
             raise self._death()
         self._read_answer(header, nonce)
         return elapsed_ns
+
+    def _wait(self, timeout_s: float) -> bytes:
+        """The head of an answer. Time in which the runner waited for a core that others had is given back, once."""
+        try:
+            return self._channel.recv(runner.HEADER.size)
+        except TimeoutError:
+            starved_s = min(self._process.starved_s(), STARVED_SHARE * timeout_s)
+        if starved_s > 0:
+            self._channel.settimeout(starved_s)
+            with contextlib.suppress(TimeoutError):
+                return self._channel.recv(runner.HEADER.size)
+        self._process.kill()
+        raise Finding(Status.TIMED_OUT, f"no answer within {timeout_s:.1f} s")
 
     def _read_answer(self, header: bytes, nonce: int) -> None:
         if len(header) != runner.HEADER.size:

@@ -609,3 +609,20 @@ def _eventually(condition, timeout_s: float = 10.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def test_time_spent_waiting_for_a_core_is_known():
+    core = {min(os.sched_getaffinity(0))}
+    busy = ("/bin/sh", "-c", "while :; do :; done")
+    rivals = [sandbox.start(sandbox.Confinement(), argv=busy, environment={}) for _ in range(2)]
+    try:
+        for rival in rivals:
+            rival.wait_ready()
+            os.sched_setaffinity(rival.process_id, core)
+        before_s = rivals[0].starved_s()
+        time.sleep(0.5)
+        assert rivals[0].starved_s() - before_s > 0.05
+    finally:
+        for rival in rivals:
+            rival.close()
+    assert rivals[0].starved_s() == 0, "a process that is gone waits for nothing"
