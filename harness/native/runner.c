@@ -27,6 +27,7 @@
 #include "protocol.h"
 
 #define SECCOMP_MODE_FILTER 2
+#define LINK_BYTES (1u << 20) /* the judge links a quarter of this at most */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
@@ -64,6 +65,12 @@ static struct {
     packing *packed;
     chain order;
 } plan;
+
+/* Two views of one memory. */
+static struct {
+    uint8_t *written, *read;
+    size_t used;
+} links;
 
 static char text[MAX_TEXT_BYTES];
 
@@ -118,29 +125,31 @@ static void forget_plan(void) {
         if (plan.packed[k].room) munmap(plan.packed[k].address, plan.packed[k].room);
     free(plan.packed);
     plan.packed = NULL;
-    for (uint32_t i = 0; i < MAX_TENSORS; i++) {
-        free((void *)((uintptr_t)plan.shared[i] & ~((uintptr_t)page - 1)));
-        plan.shared[i] = NULL;
-    }
+    memset(plan.shared, 0, sizeof plan.shared);
+    links.used = 0;
     if (plan.guarded) mprotect(plan.regions[1].address, plan.regions[1].bytes, PROT_READ | PROT_WRITE);
     if (plan.guarded) mprotect(plan.regions[0].address, plan.regions[0].bytes, PROT_READ);
     plan.guarded = 0;
 }
 
-static int map(int which, uint64_t offset, uint64_t bytes) {
+/* Where a part of a file is seen; NULL if it cannot be. */
+static uint8_t *map(int which, uint64_t offset, uint64_t bytes) {
     region *now = &plan.regions[which];
-    if (now->bytes && (now->offset != offset || now->bytes < bytes)) {
+    if (now->bytes && (offset < now->offset || offset + bytes > now->offset + now->bytes)) {
         munmap(now->address, now->bytes);
         now->bytes = 0;
     }
     if (!now->bytes && bytes) {
-        void *address = mmap(NULL, bytes, which ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, files[which], (off_t)offset);
-        if (address == MAP_FAILED) return -1;
-        *now = (region){address, offset, bytes};
+        const int within = offset + bytes <= WINDOW;
+        const uint64_t first = within ? 0 : offset, size = within ? WINDOW : bytes;
+        void *address = mmap(NULL, size, which ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, files[which], (off_t)first);
+        if (address == MAP_FAILED) return NULL;
+        *now = (region){address, first, size};
     }
+    uint8_t *place = now->address + (offset - now->offset);
     /* For writing too: these pages need no notice of a first write, and reading maps many at a time. */
-    if (bytes && !plan.head.sparse) madvise(now->address, bytes, MADV_POPULATE_READ);
-    return 0;
+    if (bytes && !plan.head.sparse) madvise(place, bytes, MADV_POPULATE_READ);
+    return place;
 }
 
 static int64_t item_bytes_of(int32_t dtype) {
@@ -154,7 +163,8 @@ static void add_output(const plan_tensor *tensor, const uint8_t *start) {
         (chain_output){start, (int64_t)tensor->pitch, elements, item_bytes_of(tensor->dtype)};
 }
 
-/* Memory for a linked activation, laid out as every set's; NULL if there is none. */
+/* Memory for a linked activation, laid out as every set's; NULL if there is none. Candidates are given a view of it that
+ * they cannot write to. */
 static uint8_t *add_input(const plan_tensor *tensor, const uint8_t *start) {
     chain_input input = {start, (int64_t)tensor->pitch, item_bytes_of(tensor->dtype), {1, 1, 1, 1}, {0}, NULL};
     int64_t span = 1;
@@ -164,14 +174,23 @@ static uint8_t *add_input(const plan_tensor *tensor, const uint8_t *start) {
         input.stride[place] = tensor->stride[d];
         span += (tensor->shape[d] - 1) * tensor->stride[d];
     }
-    /* As far from the beginning of a page as in every set: how loads and stores fall on one another depends on that. */
-    const size_t bytes = (size_t)(span * input.item_bytes), into_page = (uintptr_t)start & ((uintptr_t)page - 1);
-    const size_t room = (into_page + bytes + 2 * (size_t)page - 1) / (size_t)page * (size_t)page;
-    uint8_t *base = aligned_alloc((size_t)page, room);
-    if (base) memset(base, 0xFF, room);
-    input.to = base ? base + into_page : NULL;
+    const size_t bytes = ((size_t)(span * input.item_bytes) + 63) / 64 * 64;
+    if (links.used + bytes > LINK_BYTES) return NULL;
+    input.to = links.written + links.used;
+    memset(input.to, 0xFF, bytes);
     plan.order.input[plan.order.inputs++] = input;
-    return input.to;
+    links.used += bytes;
+    return links.read + (input.to - links.written);
+}
+
+/* Before the filter, which permits no new files in memory. */
+static int open_links(void) {
+    const int fd = memfd_create("links", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, LINK_BYTES)) return -1;
+    links.written = mmap(NULL, LINK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    links.read = mmap(NULL, LINK_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    return links.written == MAP_FAILED || links.read == MAP_FAILED ? -1 : 0;
 }
 
 static uint32_t make_plan(const uint8_t *payload) {
@@ -272,6 +291,7 @@ int main(int argc, char **argv) {
     files[0] = atoi(argv[2]);
     files[1] = atoi(argv[3]);
     page = sysconf(_SC_PAGESIZE);
+    if (open_links()) return 3;
     if (argc > 4 && atoi(argv[4]) >= 0) install_filter(atoi(argv[4]));
     for (;;) {
         header message;
