@@ -132,6 +132,16 @@ static void forget_plan(void) {
     plan.guarded = 0;
 }
 
+/* For writing too: these pages need no notice of a first write, and reading maps many at a time. */
+static void populate(region *now, uint64_t first, uint64_t end) {
+    if (end <= now->filled) return;
+    if (first <= now->filled) {
+        first = now->filled / (uint64_t)page * (uint64_t)page;
+        now->filled = end;
+    }
+    madvise(now->address + first, end - first, MADV_POPULATE_READ);
+}
+
 /* Where a part of a file is seen; NULL if it cannot be. */
 static uint8_t *map(int which, uint64_t offset, uint64_t bytes) {
     region *now = &plan.regions[which];
@@ -146,10 +156,8 @@ static uint8_t *map(int which, uint64_t offset, uint64_t bytes) {
         if (address == MAP_FAILED) return NULL;
         *now = (region){address, first, size};
     }
-    uint8_t *place = now->address + (offset - now->offset);
-    /* For writing too: these pages need no notice of a first write, and reading maps many at a time. */
-    if (bytes && !plan.head.sparse) madvise(place, bytes, MADV_POPULATE_READ);
-    return place;
+    if (bytes && !plan.head.sparse) populate(now, offset - now->offset, offset - now->offset + bytes);
+    return now->address + (offset - now->offset);
 }
 
 static int64_t item_bytes_of(int32_t dtype) {
