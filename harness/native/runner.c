@@ -42,10 +42,14 @@ static struct {
     int64_t max_packed_bytes;
 } candidate;
 
-/* Mapped parts of the shared files. They stay mapped from plan to plan: the outputs always, as they start at 0. */
+/* The first so many bytes of a shared file are mapped once, for all plans: pages that one plan made serve the next. */
+#define WINDOW ((uint64_t)2 << 30)
+
+/* Mapped parts of the shared files. */
 typedef struct {
     uint8_t *address;
     uint64_t offset, bytes;
+    uint64_t filled; /* so many bytes from the beginning have all their pages */
 } region;
 
 typedef struct {
@@ -154,7 +158,7 @@ static uint8_t *map(int which, uint64_t offset, uint64_t bytes) {
         const uint64_t first = within ? 0 : offset, size = within ? WINDOW : bytes;
         void *address = mmap(NULL, size, which ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, files[which], (off_t)first);
         if (address == MAP_FAILED) return NULL;
-        *now = (region){address, first, size};
+        *now = (region){address, first, size, 0};
     }
     if (bytes && !plan.head.sparse) populate(now, offset - now->offset, offset - now->offset + bytes);
     return now->address + (offset - now->offset);
@@ -208,14 +212,15 @@ static uint32_t make_plan(const uint8_t *payload) {
     payload += sizeof plan.head;
     memcpy(plan.tensors, payload, count * sizeof plan.tensors[0]);
     memcpy(plan.scalars, payload + count * sizeof plan.tensors[0], plan.head.scalars * sizeof(double));
-    if (map(0, plan.head.input_offset, plan.head.input_bytes) || map(1, 0, plan.head.output_bytes))
-        return say(FAILED, "cannot map the buffers: %s", strerror(errno));
+    uint8_t *starts[2] = {map(0, plan.head.input_offset, plan.head.input_bytes), map(1, 0, plan.head.output_bytes)};
+    if (!starts[0] || !starts[1]) return say(FAILED, "cannot map the buffers: %s", strerror(errno));
     plan.guarded = plan.head.guarded;
+    if (plan.guarded && starts[0] > plan.regions[0].address) mprotect(starts[0] - page, (size_t)page, PROT_NONE);
     plan.order.outputs = plan.order.inputs = 0;
     plan.order.linked = plan.head.linked;
     for (uint32_t i = 0; i < count; i++) {
         const plan_tensor *tensor = &plan.tensors[i];
-        uint8_t *region_start = plan.regions[i >= plan.head.inputs].address;
+        uint8_t *region_start = starts[i >= plan.head.inputs];
         plan.starts[i] = region_start + tensor->start;
         gm_tensor *seen = &plan.frame[i];
         seen->dtype = tensor->dtype;
