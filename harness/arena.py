@@ -169,8 +169,10 @@ class Layout:
         return b"".join((head, *tensors, struct.pack(f"<{len(self.scalars)}d", *self.scalars)))
 
 
-def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS) -> Layout:
-    """As many sets as rotate over `ROTATED_BYTES`, at least two, at most `max_sets`.
+def lay_out(
+    definition: Definition, workload: Workload, max_sets: int = MAX_SETS, rotated_bytes: int = ROTATED_BYTES
+) -> Layout:
+    """As many sets as rotate over `rotated_bytes`, or less where that is enough, at least two, at most `max_sets`.
 
     Raises:
         HostFaultError: the workload does not fit into a shared file.
@@ -178,7 +180,7 @@ def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS
     outputs = tuple(dense(tuple(workload.axes[a] for a in spec.dims), workload.dtype) for spec in definition.outputs)
     weights = tuple(spec.role is Role.WEIGHT for spec in definition.inputs)
     per_set = sum(_pitch(layout) - PAGE for layout in (*workload.inputs, *outputs))
-    rotated = ROTATED_BYTES if _rotates(workload, weights) else SMALL_ROTATED_BYTES
+    rotated = rotated_bytes if _rotates(workload, weights) else min(rotated_bytes, SMALL_ROTATED_BYTES)
     sets = max(2, min(max_sets, rotated // per_set))
     layout = Layout(
         workload=workload,

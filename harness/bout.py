@@ -10,7 +10,7 @@ import numpy as np
 
 from gristmill.workload import Workload
 from harness import feedback
-from harness.arena import GUARDED_SETS, MAX_SETS, OutputArena
+from harness.arena import GUARDED_SETS, OutputArena
 from harness.decision import decide, workload_evidence
 from harness.opponent import Opponent
 from harness.pairs import time_trial
@@ -67,7 +67,7 @@ class Bout:
         setup_ns: dict[str, int] = {}
         disguised = int(random.integers(len(workloads)))
         for number, workload in enumerate(workloads):
-            trial = self._trial(workload, MAX_SETS, candidate, random)
+            trial = self._trial(workload, self._policy.max_sets, candidate, random)
             paired = time_trial(trial, opponent, self._deadline, disguised=number == disguised)
             self._run_ns += trial.run_ns
             built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
@@ -100,7 +100,7 @@ class Bout:
         first: Finding | None = None
         failing: list[FailingCase] = []
         for workload in sorted((*checked, *timed), key=elements):
-            sets = FAR_SETS if is_far(workload) else MAX_SETS if workload in timed else GUARDED_SETS
+            sets = FAR_SETS if is_far(workload) else self._policy.max_sets if workload in timed else GUARDED_SETS
             trial = self._trial(workload, sets, candidate, random)
             regimes = trial.definition.regimes if workload in checked else self._regimes(trial.definition, random)
             try:

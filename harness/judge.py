@@ -200,7 +200,9 @@ class Judge:
         )
 
     def _stock_of(self, definition: Definition) -> Callable[[Workload, int], Stock]:
-        return lambda workload, sets: self._stocks.stock(definition, workload, self._seed, self._bank, max_sets=sets)
+        return lambda workload, sets: self._stocks.stock(
+            definition, workload, self._seed, self._bank, max_sets=sets, rotated_bytes=self.policy.rotated_bytes
+        )
 
     def _outputs_of(self, session: Session) -> Callable[[Stock], OutputArena]:
         file = session.outputs

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TypedDict
 
+from harness.arena import MAX_SETS, ROTATED_BYTES
 from harness.comparer import FACTOR
 from harness.timing import StopRule
 
@@ -23,6 +25,9 @@ class JudgePolicy:
     """Input distributions tried on each captured workload, traffic first; edges see all of them. None means all."""
     batch_ns: float = 5e5
     """Least time of a batch, where there are sets enough."""
+    max_sets: int = MAX_SETS
+    rotated_bytes: int = ROTATED_BYTES
+    """Of the sets that are timed: what a judge prepares, a runner maps and each batch touches grows with them."""
     deadline_s: float = 10.0
     """For one request, whatever it asks."""
     total_s: float = 120.0
@@ -39,20 +44,30 @@ class JudgePolicy:
         return self.threads or len(os.sched_getaffinity(0))
 
 
+class _Quick(TypedDict):
+    batch_ns: float
+    max_sets: int
+    rotated_bytes: int
+
+
+QUICK = _Quick(batch_ns=2.5e5, max_sets=128, rotated_bytes=16 << 20)
+"""Shorter batches over fewer sets: each tells less, and costs less. They come from the last-level cache at best."""
+
+
 def screening() -> JudgePolicy:
     """Is it right, and roughly how fast? For first tries."""
     stop = StopRule(min_pairs=5, max_pairs=14, budget_s=0.4, tolerance=0.10, margin=0.10, gain=0.05)
-    return JudgePolicy(stop=stop, min_gain=0.05)
+    return JudgePolicy(stop=stop, min_gain=0.05, **QUICK)
 
 
 def search() -> JudgePolicy:
     """Good enough to steer a search: intervals of a few per cent.
 
-    A gain of two, or a loss, is decided by five pairs of batches of a millisecond: a hundredth of a second. Gains of 10
+    A gain of two, or a loss, is decided by five pairs of batches of a quarter of a millisecond. Gains of 10
     to 50 % take thirty to sixty pairs to prove, and smaller ones are not pursued beyond eighty: `proof` does that.
     """
     stop = StopRule(min_pairs=5, max_pairs=80, budget_s=1.0, tolerance=0.05, margin=0.10, gain=0.02)
-    return JudgePolicy(stop=stop, min_gain=0.02)
+    return JudgePolicy(stop=stop, min_gain=0.02, **QUICK)
 
 
 def promotion(budget_s: float = 6.0) -> JudgePolicy:

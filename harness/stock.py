@@ -170,15 +170,26 @@ class Stocks:
         self._kept.clear()
         self._end = 0
 
-    def stock(self, definition: Definition, workload: Workload, seed: int, bank: WeightBank, *, max_sets: int) -> Stock:
-        """The stock of a workload with at most so many sets.
+    def stock(
+        self,
+        definition: Definition,
+        workload: Workload,
+        seed: int,
+        bank: WeightBank,
+        *,
+        max_sets: int,
+        rotated_bytes: int,
+    ) -> Stock:
+        """The stock of a workload with at most so many sets, which rotate over so much.
+
+        One judge asks for the same amount each time.
 
         Raises:
             HostFaultError: it does not fit into the file.
         """
         key = (workload.digest, max_sets)
         if key not in self._kept:
-            layout = lay_out(definition, workload, max_sets)
+            layout = lay_out(definition, workload, max_sets, rotated_bytes)
             drawn = sum(stock.size_bytes for stock in self._kept.values())
             if not layout.sparse and (self._end + layout.input_bytes > KEPT_INPUT_BYTES or drawn > KEPT_DRAWS_BYTES):
                 self.clear()

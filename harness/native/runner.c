@@ -62,7 +62,7 @@ static struct {
     plan_tensor tensors[MAX_TENSORS];
     double scalars[MAX_SCALARS];
     gm_tensor frame[MAX_TENSORS];
-    region regions[2];
+    region windows[2], apart[2];
     uint32_t guarded;
     uint8_t *starts[MAX_TENSORS];
     uint8_t *shared[MAX_TENSORS]; /* of linked calls: an activation's place, whatever set is called */
@@ -131,8 +131,11 @@ static void forget_plan(void) {
     plan.packed = NULL;
     memset(plan.shared, 0, sizeof plan.shared);
     links.used = 0;
-    if (plan.guarded) mprotect(plan.regions[1].address, plan.regions[1].bytes, PROT_READ | PROT_WRITE);
-    if (plan.guarded) mprotect(plan.regions[0].address, plan.regions[0].bytes, PROT_READ);
+    for (int which = 0; which < 2 && plan.guarded; which++) {
+        const int access = which ? PROT_READ | PROT_WRITE : PROT_READ;
+        mprotect(plan.windows[which].address, plan.windows[which].bytes, access);
+        mprotect(plan.apart[which].address, plan.apart[which].bytes, access);
+    }
     plan.guarded = 0;
 }
 
@@ -148,13 +151,13 @@ static void populate(region *now, uint64_t first, uint64_t end) {
 
 /* Where a part of a file is seen; NULL if it cannot be. */
 static uint8_t *map(int which, uint64_t offset, uint64_t bytes) {
-    region *now = &plan.regions[which];
-    if (now->bytes && (offset < now->offset || offset + bytes > now->offset + now->bytes)) {
+    const int within = offset + bytes <= WINDOW;
+    region *now = within ? &plan.windows[which] : &plan.apart[which];
+    if (now->bytes && !within) {
         munmap(now->address, now->bytes);
         now->bytes = 0;
     }
     if (!now->bytes && bytes) {
-        const int within = offset + bytes <= WINDOW;
         const uint64_t first = within ? 0 : offset, size = within ? WINDOW : bytes;
         void *address = mmap(NULL, size, which ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, files[which], (off_t)first);
         if (address == MAP_FAILED) return NULL;
@@ -215,7 +218,8 @@ static uint32_t make_plan(const uint8_t *payload) {
     uint8_t *starts[2] = {map(0, plan.head.input_offset, plan.head.input_bytes), map(1, 0, plan.head.output_bytes)};
     if (!starts[0] || !starts[1]) return say(FAILED, "cannot map the buffers: %s", strerror(errno));
     plan.guarded = plan.head.guarded;
-    if (plan.guarded && starts[0] > plan.regions[0].address) mprotect(starts[0] - page, (size_t)page, PROT_NONE);
+    const int preceded = plan.head.input_offset > 0 && plan.head.input_offset + plan.head.input_bytes <= WINDOW;
+    if (plan.guarded && preceded) mprotect(starts[0] - page, (size_t)page, PROT_NONE);
     plan.order.outputs = plan.order.inputs = 0;
     plan.order.linked = plan.head.linked;
     for (uint32_t i = 0; i < count; i++) {
