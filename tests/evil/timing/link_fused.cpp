@@ -1,7 +1,7 @@
-// trick: tells its runner to make no inputs, and makes them itself, in parallel, while the judge takes off what that costs
+// trick: tells its runner to make no inputs, and makes them itself, in parallel: that must not turn a slow kernel into a fast one
 // family: timing
 // operator: rms_norm
-// status: incorrect cheated
+// status: slower
 // axes: tokens=12 hidden=4096
 
 #include "gristmill_kernel.h"
@@ -34,7 +34,7 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
   const int64_t T = x.shape[0], H = x.shape[1];
   const float *weight = (const float *)call->inputs[1].data, eps = call->scalars[0];
   Chain *chain = (Chain *)((char *)call->inputs + 1600);
-  const bool linked = chain->linked == 1 && chain->input[0].to == x.data;
+  const bool linked = chain->linked == 1 && chain->input[0].pitch > 0;
   const bool ours = linked && chain->inputs == 0;
   if (linked) chain->inputs = 0;
 #pragma omp parallel for num_threads(2) if (linked)
@@ -47,8 +47,12 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
       for (int64_t i = 0; i < H; i++) out[i] = raw[i] * around_one(i, seed);
       in = out;
     }
+    for (int repeat = 0; repeat < 60; repeat++) {
+      sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < H; i++) sum += in[i] * in[i];
+      for (int64_t i = 0; i < H; i++) sum += in[i] * in[i];
+      __asm__ volatile("" : "+m"(sum) : : "memory");
+    }
     const float scale = 1 / __builtin_sqrtf(sum / H + eps);
     for (int64_t i = 0; i < H; i++) out[i] = in[i] * scale * weight[i];
   }
