@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import math
 import mmap
 import os
@@ -141,7 +142,7 @@ class Layout:
     def sparse(self) -> bool:
         return is_far(self.workload)
 
-    @property
+    @functools.cached_property
     def linked(self) -> bool:
         """Whether each timed call's activations are made from what the call before wrote."""
         return _bytes_of(self.workload, self.weights, False) <= LINKED_BYTES and not self.sparse
@@ -409,12 +410,16 @@ class OutputArena:
             )
         )
 
-    def cut(self, tensor: Tensor, numbers: Numbers, offsets: NDArray[np.int64], to: Tensor) -> None:
-        """From each of those sets of a tensor as many bytes from each offset as fill `to`, one after the other."""
-        each = to.nbytes // (len(numbers) * len(offsets))
-        pitch = tensor.stride(0) * tensor.element_size()
-        pieces = offsets.ctypes.data, len(offsets), each
-        self._arena.cut(tensor.data_ptr(), pitch, numbers.ctypes.data, len(numbers), *pieces, to.data_ptr())
+    def cut(self, tensor: Tensor, numbers: Numbers, offsets: NDArray[np.int64], to: Tensor, first: int) -> None:
+        """Copies what lies at the offsets in each of those sets of a tensor, one after the other, into `to`, which has room
+        for many sets, from its place `first` on.
+        """
+        item_bytes = to.element_size()
+        per_set = to.stride(0) * item_bytes
+        pieces = offsets.ctypes.data, len(offsets), per_set // len(offsets)
+        sets = numbers.ctypes.data, len(numbers)
+        pitch = tensor.stride(0) * item_bytes
+        self._arena.cut(tensor.data_ptr(), pitch, *sets, *pieces, to.data_ptr() + first * per_set)
 
     def keep(self, count: int) -> list[Tensor]:
         """Copies of the first sets' outputs."""

@@ -10,14 +10,12 @@ import random
 import time
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from harness import feedback, scheduling, timing
 from harness.arena import Numbers, Walk
-from harness.draws import Draws, Part, choose_part
+from harness.draws import Draws, choose_part
 from harness.opponent import Opponent
-from harness.samples import Sample, Sampler, inputs_of
+from harness.samples import Samples
 from harness.session import Finding
 from harness.timing import Pair, PairedTiming
 from harness.trial import Batch, Trial
@@ -79,8 +77,7 @@ class Pairs:
         self.order = random.Random(int(trial.random.integers(0, 1 << 63)))
         self._trial = trial
         self._opponent = opponent
-        self._samples: list[Sample] = []
-        self._sampler: Sampler | None = None
+        self._samples: list[Samples] = []
         self._weights_change = not (trial.needs_setup or opponent.needs_setup)
         self._verified_sets = self._how_many_verified()
         self._candidate_ns = 0.0
@@ -154,13 +151,19 @@ class Pairs:
 
     def _keep_sample(self, walk: Walk) -> None:
         """The calls, and what is looked at of them, are chosen now, after the batch."""
-        chosen = self._trial.random.permutation(len(walk.called))[: self._verified_sets]
-        self._samples.append(self._sample(walk, chosen, self._choose_part(len(chosen))))
+        chosen = self.order.sample(range(len(walk.called)), min(self._verified_sets, len(walk.called)))
+        if not self._samples or self._trial.definition.independent_axis:
+            self._samples.append(self._new_samples(len(chosen)))
+        self._samples[-1].take(walk, chosen)
 
-    def _sample(self, walk: Walk, chosen: NDArray[np.int64], part: Part) -> Sample:
-        if self._sampler is None or self._sampler.part is not part:
-            self._sampler = Sampler(self._trial.stock, self._trial.outputs, part)
-        return self._sampler.sample(walk, chosen)
+    def _new_samples(self, sets: int) -> Samples:
+        """Of a random part: the same rows of all batches, so that all samples can be computed at once; of large weights
+        another part each time.
+        """
+        trial = self._trial
+        elements = int(trial.policy.verified_work) // sets
+        part = choose_part(trial.definition, trial.stock.workload, elements, trial.generator)
+        return Samples(trial.stock, trial.outputs, part)
 
     def check_in_disguise(self) -> None:
         """A batch like the timed ones, but that its sets hold stress values: who is careful only while calls come one
@@ -185,21 +188,15 @@ class Pairs:
         if finding is not None:
             raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
         for index, regime in enumerate(regimes):
-            chosen = np.flatnonzero(regime_of[batch.walk.called] == index)[:DISGUISED_VERIFIED]
-            if len(chosen):
-                self._verify_group([self._sample(batch.walk, chosen, self._choose_part(len(chosen)))], regime)
+            chosen = np.flatnonzero(regime_of[batch.walk.called] == index)[:DISGUISED_VERIFIED].tolist()
+            if chosen:
+                samples = self._new_samples(len(chosen))
+                samples.take(batch.walk, chosen)
+                self._verify(samples, regime)
 
     def _bears_link(self, draws: Draws) -> bool:
         """Whether values of a regime stay what they are when a link scales them: the very largest would overflow."""
         return draws.largest < LARGEST_LINKED or not self._trial.stock.layout.linked
-
-    def _choose_part(self, sets: int) -> Part:
-        """The same rows each time, so that all samples can be computed at once; of large weights another part."""
-        trial = self._trial
-        if self._samples and not trial.definition.independent_axis:
-            return self._samples[0].part
-        elements = int(trial.policy.verified_work) // sets
-        return choose_part(trial.definition, trial.stock.workload, elements, trial.generator)
 
     def verify(self) -> None:
         """Recomputes all that was kept.
@@ -207,20 +204,14 @@ class Pairs:
         Raises:
             Finding: something was wrong.
         """
-        for group in self._groups():
-            self._verify_group(group, self._trial.definition.regimes[0])
+        for samples in self._samples:
+            self._verify(samples, self._trial.definition.regimes[0])
 
-    def _verify_group(self, group: list[Sample], regime: str) -> None:
-        outputs = [torch.cat(tensors) for tensors in zip(*(s.outputs for s in group), strict=True)]
+    def _verify(self, samples: Samples, regime: str) -> None:
         draws = self._trial.stock.draws(regime)
-        mismatches = self._trial.compare(draws, group[0].part, inputs_of(self._trial.stock, group), outputs)
+        mismatches = self._trial.compare(draws, samples.part, samples.inputs(), samples.outputs())
         if mismatches:
             raise Finding(Status.INCORRECT, TIMED_WRONG + feedback.reason(mismatches[0], regime), mismatches)
-
-    def _groups(self) -> list[list[Sample]]:
-        if self._trial.definition.independent_axis and self._samples[0].part.places is not None:
-            return [[sample] for sample in self._samples]
-        return [self._samples]
 
 
 def _called(pool: Numbers) -> int:

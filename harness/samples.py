@@ -6,7 +6,6 @@ Shape suffix: S sets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,43 +16,59 @@ from harness.arena import Numbers, OutputArena, Walk, indices
 from harness.draws import Part
 from harness.stock import Stock
 
-
-@dataclass(frozen=True)
-class Sample:
-    """Some rows of some timed calls."""
-
-    part: Part
-    called: Numbers
-    states: NDArray[np.uint64]
-    inputs: list[Tensor | None]
-    """None where a linked call's activation can be made again."""
-    outputs: list[Tensor]
+ROOM = 64
+"""Calls for which there is room at first."""
 
 
-class Sampler:
-    """Takes the same part of whatever calls it is given."""
+class Samples:
+    """The same part of some calls."""
 
     def __init__(self, stock: Stock, outputs: OutputArena, part: Part) -> None:
         layout, definition = stock.layout, stock.definition
         self.part = part
-        self._inputs = [
-            None if layout.linked and not weight else _Cut(outputs, part, spec.dims, tensor)
+        self._stock = stock
+        self._called: list[Numbers] = []
+        self._states: list[NDArray[np.uint64]] = []
+        self._inputs = [  # nothing where a linked call's activation can be made again
+            None if layout.linked and not weight else _Copies(outputs, part, spec.dims, tensor)
             for spec, tensor, weight in zip(definition.inputs, stock.inputs.tensors, layout.weights, strict=True)
         ]
         self._outputs = [
-            _Cut(outputs, part, spec.dims, tensor)
+            _Copies(outputs, part, spec.dims, tensor)
             for spec, tensor in zip(definition.outputs, outputs.tensors, strict=True)
         ]
 
-    def sample(self, walk: Walk, chosen: NDArray[np.int64]) -> Sample:
-        """Of these calls of a run."""
+    def take(self, walk: Walk, chosen: Sequence[int]) -> None:
+        """Copies of these calls of a run."""
         called = walk.called[chosen]
-        inputs = [None if cut is None else cut.of(called) for cut in self._inputs]
-        return Sample(self.part, called, walk.states[chosen], inputs, [cut.of(called) for cut in self._outputs])
+        self._called.append(called)
+        self._states.append(walk.states[chosen])
+        for copies in (*self._inputs, *self._outputs):
+            if copies is not None:
+                copies.take(called)
+
+    def outputs(self) -> list[Tensor]:
+        """What those calls wrote."""
+        return [copies.all() for copies in self._outputs]
+
+    def inputs(self) -> list[Tensor]:
+        """What they were given, as far as the part needs it."""
+        made = self._made() if None in self._inputs else {}
+        return [made[index] if copies is None else copies.all() for index, copies in enumerate(self._inputs)]
+
+    def _made(self) -> dict[int, Tensor]:
+        part, inputs = self.part, self._stock.inputs
+        called, states = np.concatenate(self._called), np.concatenate(self._states)
+        dims = [spec.dims for spec in self._stock.definition.inputs]
+        linked = [index for index, copies in enumerate(self._inputs) if copies is None]
+        by_rows = inputs.rows_can_be_made and all(dims[index][0] == part.axis for index in linked)
+        if part.places is not None and by_rows:
+            return inputs.made_rows(called, states, part.places.numpy())
+        return {index: part.of(dims[index], tensor, None) for index, tensor in inputs.made(called, states).items()}
 
 
-class _Cut:
-    """Copies the part of one tensor that is looked at: as pieces of memory where it consists of few."""
+class _Copies:
+    """The part of one tensor: by pieces of memory where it consists of few."""
 
     def __init__(self, outputs: OutputArena, part: Part, dims: Sequence[str], tensor: Tensor) -> None:
         self._arena = outputs
@@ -61,41 +76,28 @@ class _Cut:
         self._dims = dims
         self._tensor = tensor
         self._pieces: NDArray[np.int64] | None = None
-        self._shape = tuple(tensor.shape[1:])
+        self._others: list[Tensor] = []
+        self._taken = 0
+        shape = tuple(tensor.shape[1:])
         if part.places is None or part.axis not in dims:
             if tensor[0].is_contiguous():
                 self._pieces = np.zeros(1, np.int64)
         elif dims[0] == part.axis and tensor[0, 0].is_contiguous():
             self._pieces = part.places.numpy() * (tensor.stride(1) * tensor.element_size())
-            self._shape = (len(self._pieces), *tensor.shape[2:])
+            shape = (len(self._pieces), *shape[1:])
+        self._memory = torch.empty((ROOM if self._pieces is not None else 0, *shape), dtype=tensor.dtype)
 
-    def of(self, called: Numbers) -> Tensor:
+    def take(self, called: Numbers) -> None:
         """Of those sets."""
         if self._pieces is None:
-            return self._part.of(self._dims, self._tensor, indices(called))
-        copied = torch.empty((len(called), *self._shape), dtype=self._tensor.dtype)
-        self._arena.cut(self._tensor, called, self._pieces, copied)
-        return copied
+            self._others.append(self._part.of(self._dims, self._tensor, indices(called)))
+            return
+        end = self._taken + len(called)
+        if end > len(self._memory):
+            self._memory = torch.cat((self._memory, torch.empty_like(self._memory)))
+        self._arena.cut(self._tensor, called, self._pieces, self._memory, self._taken)
+        self._taken = end
 
-
-def inputs_of(stock: Stock, group: Sequence[Sample]) -> list[Tensor]:
-    """What those calls were given, as far as the part, which they share, needs it."""
-    part, definition = group[0].part, stock.definition
-    called, states = (np.concatenate([getattr(s, field) for s in group]) for field in ("called", "states"))
-    made = _made(stock, part, called, states)
-    return [
-        made[index]
-        if index in made
-        else torch.cat([kept for sample in group if (kept := sample.inputs[index]) is not None])
-        for index in range(len(definition.inputs))
-    ]
-
-
-def _made(stock: Stock, part: Part, called: Numbers, states: NDArray[np.uint64]) -> dict[int, Tensor]:
-    dims = [spec.dims for spec in stock.definition.inputs]
-    linked = [index for index, weight in enumerate(stock.layout.weights) if not weight]
-    by_rows = part.places is not None and all(dims[index][0] == part.axis for index in linked)
-    if by_rows and part.places is not None and stock.inputs.rows_can_be_made:
-        return stock.inputs.made_rows(called, states, part.places.numpy())
-    whole = stock.inputs.made(called, states)
-    return {index: part.of(dims[index], tensor, None) for index, tensor in whole.items()}
+    def all(self) -> Tensor:
+        """Those of all calls, sets in front."""
+        return torch.cat(self._others) if self._pieces is None else self._memory[: self._taken]
