@@ -411,8 +411,8 @@ class OutputArena:
         )
 
     def cut(self, tensor: Tensor, numbers: Numbers, offsets: NDArray[np.int64], to: Tensor, first: int) -> None:
-        """Copies what lies at the offsets in each of those sets of a tensor, one after the other, into `to`, which has room
-        for many sets, from its place `first` on.
+        """Copies what lies at the offsets in each of those sets of a tensor, one after the other, into `to`, which has
+        room for many sets, from its place `first` on.
         """
         item_bytes = to.element_size()
         per_set = to.stride(0) * item_bytes

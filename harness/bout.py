@@ -19,6 +19,7 @@ from harness.session import Finding, Session
 from harness.stock import Stock
 from harness.timing import PairedTiming
 from harness.trial import Trial
+from harness.verification import Verification
 from kernels.candidate import Candidate
 from kernels.definition import Definition
 from kernels.inputs import elements, is_far
@@ -66,14 +67,16 @@ class Bout:
         timings: list[WorkloadTiming] = []
         setup_ns: dict[str, int] = {}
         disguised = int(random.integers(len(workloads)))
+        verification = Verification()
         for number, workload in enumerate(workloads):
             trial = self._trial(workload, self._policy.max_sets, candidate, random)
-            paired = time_trial(trial, opponent, self._deadline, disguised=number == disguised)
+            paired = time_trial(trial, opponent, verification, self._deadline, disguised=number == disguised)
             self._run_ns += trial.run_ns
             built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
             timings.append(self._evidence(trial, paired))
             if candidate.needs_setup:
                 setup_ns[workload.label] = trial.setup_ns
+        verification.finish()
         measured = replace(
             built, timings=tuple(timings), setup_ns=setup_ns, run_s=(self._run_ns + opponent.run_ns) / 1e9
         )

@@ -13,6 +13,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -189,11 +190,15 @@ class Draws:
         expected = self.expected(self.case(range(self.count)))
         return [Answer.of(one, facts) for one, facts in zip(expected, self.facts, strict=True)]
 
+    def _reference(self, *arguments: Any) -> tuple[Tensor, ...]:
+        """Values and their error scales."""
+        return (*self.definition.reference(*arguments), *self.definition.error_scale(*arguments))
+
     def expected(self, inputs: Sequence[Tensor]) -> list[Expected]:
         """What S sets of inputs should give."""
         exact = [tensor.to(torch.float64) for tensor in inputs]
-        values = _batched(self.definition.reference, exact, self._scalars)
-        scales = _batched(self.definition.error_scale, exact, self._scalars)
+        both = _batched(self._reference, exact, self._scalars)
+        values, scales = both[: len(both) // 2], both[len(both) // 2 :]
         dtype = getattr(torch, self.workload.dtype)
         return [Expected(value, scale, dtype) for value, scale in zip(values, scales, strict=True)]
 

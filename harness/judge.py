@@ -7,6 +7,7 @@ of them. What makes a candidate `faster` stands in `decision.py`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import secrets
 import time
@@ -165,11 +166,11 @@ class Judge:
         )
         if build.path is None and candidate.language is Language.CPP:
             return replace(built, status=Status.BUILD_FAILED, reason=compiler_log.first_error(build.log))
-        checked = _edges(definition, candidate.domain) if edges else []
+        checked = list(_edges(candidate.operator, candidate.domain)) if edges else []
         checked += [workload for workload in held_out if candidate.domain.admits(workload)]
         with contextlib.ExitStack() as stack:
             stack.enter_context(lease.hold(self._device))
-            stack.enter_context(_single_threaded())
+            stack.enter_context(_undisturbed())
             session = stack.enter_context(self._runners.candidate(candidate, build.path, self.policy.deadline_s))
             built = replace(built, isolation=session.isolation)
             opponent = self._opponent(definition, baseline, stack)
@@ -252,9 +253,11 @@ def _convict(verdict: Verdict, finding: Finding) -> Verdict:
     )
 
 
-def _edges(definition: Definition, domain: Domain) -> list[Workload]:
+@functools.lru_cache(64)
+def _edges(operator: str, domain: Domain) -> tuple[Workload, ...]:
+    definition = catalogue.operator(operator)
     far = far_workload(definition, domain.dtype, domain)
-    return [*edge_workloads(definition, domain.dtype, domain), *([far] if far is not None else [])]
+    return (*edge_workloads(definition, domain.dtype, domain), *([far] if far is not None else []))
 
 
 def _definition(candidate: Candidate) -> Definition:
@@ -271,11 +274,16 @@ def _check_baseline(definition: Definition, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _single_threaded() -> Iterator[None]:
-    """torch's threads spin for a while after they worked: here they would steal the cores that are being measured."""
-    threads = torch.get_num_threads()
+def _undisturbed() -> Iterator[None]:
+    """torch's threads spin for a while after they worked: here they would steal the cores that are being measured. Nor
+    is this the time to look for garbage.
+    """
+    threads, collecting = torch.get_num_threads(), gc.isenabled()
     torch.set_num_threads(1)
+    gc.disable()
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        if collecting:
+            gc.enable()

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from harness import feedback, scheduling, timing
+from harness import scheduling, timing
 from harness.arena import Numbers, Walk
 from harness.draws import Draws, choose_part
 from harness.opponent import Opponent
@@ -19,6 +19,7 @@ from harness.samples import Samples
 from harness.session import Finding
 from harness.timing import Pair, PairedTiming
 from harness.trial import Batch, Trial
+from harness.verification import TIMED_WRONG, Verification
 from kernels.verdict import Status
 
 WARM_CALLS = 16
@@ -32,13 +33,15 @@ DISGUISED_SETS = 64
 DISGUISED_VERIFIED = 3
 """Of each regime."""
 LARGEST_LINKED = 1e30
-TIMED_WRONG = "right when checked, wrong when timed: "
 
 
-def time_trial(trial: Trial, opponent: Opponent, deadline: float, *, disguised: bool) -> PairedTiming:
+def time_trial(
+    trial: Trial, opponent: Opponent, verification: Verification, deadline: float, *, disguised: bool
+) -> PairedTiming:
     """Pairs of batches until the policy's stop rule is content; outputs of every timed batch are looked at.
 
-    With `disguised`, one more batch holds stress values where a candidate expects traffic.
+    With `disguised`, one more batch holds stress values where a candidate expects traffic. Samples go to
+    `verification`, which is to be finished.
 
     Raises:
         Finding: a timed call was wrong, or took a time that cannot be.
@@ -64,9 +67,11 @@ def time_trial(trial: Trial, opponent: Opponent, deadline: float, *, disguised: 
             paired = timing.collect(measure, trial.policy.stop, pairs.order, clock_s)
     except timing.VoidRunError as error:
         raise Finding(Status.CHEATED, f"{trial.label}: {error}; the run is void") from None
-    pairs.verify()
+    pairs.verify(verification)
     if disguised:
-        pairs.check_in_disguise()
+        pairs.check_in_disguise(verification)
+    if trial.definition.independent_axis:
+        verification.finish()
     return paired
 
 
@@ -165,7 +170,7 @@ class Pairs:
         part = choose_part(trial.definition, trial.stock.workload, elements, trial.generator)
         return Samples(trial.stock, trial.outputs, part)
 
-    def check_in_disguise(self) -> None:
+    def check_in_disguise(self, verification: Verification) -> None:
         """A batch like the timed ones, but that its sets hold stress values: who is careful only while calls come one
         by one is not careful in serving.
 
@@ -192,26 +197,22 @@ class Pairs:
             if chosen:
                 samples = self._new_samples(len(chosen))
                 samples.take(batch.walk, chosen)
-                self._verify(samples, regime)
+                verification.add(trial, samples, regime)
 
     def _bears_link(self, draws: Draws) -> bool:
         """Whether values of a regime stay what they are when a link scales them: the very largest would overflow."""
         return draws.largest < LARGEST_LINKED or not self._trial.stock.layout.linked
 
-    def verify(self) -> None:
-        """Recomputes all that was kept.
+    def verify(self, verification: Verification) -> None:
+        """Hands over all that was kept: at once where it is much.
 
         Raises:
             Finding: something was wrong.
         """
         for samples in self._samples:
-            self._verify(samples, self._trial.definition.regimes[0])
-
-    def _verify(self, samples: Samples, regime: str) -> None:
-        draws = self._trial.stock.draws(regime)
-        mismatches = self._trial.compare(draws, samples.part, samples.inputs(), samples.outputs())
-        if mismatches:
-            raise Finding(Status.INCORRECT, TIMED_WRONG + feedback.reason(mismatches[0], regime), mismatches)
+            verification.add(self._trial, samples, self._trial.definition.regimes[0])
+            if self._trial.definition.independent_axis:
+                verification.finish()
 
 
 def _called(pool: Numbers) -> int:

