@@ -19,6 +19,7 @@ import os
 import struct
 import time
 from collections.abc import Sequence
+from ctypes import CDLL
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +56,8 @@ CAPACITY_BYTES = 128 << 30
 """Of address space per shared file; memory is taken only where it is written."""
 SPARSE_OFFSET = CAPACITY_BYTES // 2
 """From here on inputs lie whose pages are mostly never made."""
+CUT_ROOM = 64
+"""Sets for whose copies there is room at first."""
 LINK_CALLS = 64
 LINK_REPETITIONS = 8
 F_SEAL_FUTURE_WRITE = 0x10
@@ -147,9 +150,9 @@ class Layout:
         """Whether each timed call's activations are made from what the call before wrote."""
         return _bytes_of(self.workload, self.weights, False) <= LINKED_BYTES and not self.sparse
 
-    def plan(self, offset: int, *, checked: bool, with_outputs: bool = True) -> bytes:
-        """The PLAN of the runner's protocol. A baseline allocates its outputs itself. `checked` sets have guards; the
-        timed ones are mapped at once, and linked.
+    def plan(self, offset: int, *, guarded: int, with_outputs: bool = True) -> bytes:
+        """The PLAN of the runner's protocol. A baseline allocates its outputs itself. To be checked, the first sets are
+        guarded; where none is, all are mapped at once, and linked.
         """
         outputs = self.outputs if with_outputs else ()
         head = runner.PLAN_HEAD.pack(
@@ -160,9 +163,9 @@ class Layout:
             len(outputs),
             len(self.scalars),
             self.sets,
-            min(self.sets, GUARDED_SETS) if checked else 0,
-            checked or self.sparse,
-            self.linked and not checked,
+            guarded,
+            guarded > 0 or self.sparse,
+            self.linked and not guarded,
             0,
         )
         weights = (*self.weights, *(False for _ in outputs))
@@ -327,6 +330,34 @@ class InputArena:
         )
 
 
+class Cut:
+    """Copies of the same pieces of some sets of a tensor, as they were when they were taken."""
+
+    def __init__(self, arena: CDLL, tensor: Tensor, offsets: NDArray[np.int64], shape: tuple[int, ...]) -> None:
+        self._copy = arena.cut
+        self._offsets = offsets
+        self._memory = torch.empty((CUT_ROOM, *shape), dtype=tensor.dtype)
+        self._end = 0
+        self._per_set = math.prod(shape) * tensor.element_size()
+        self._from = tensor.data_ptr(), tensor.stride(0) * tensor.element_size()
+        self._pieces = offsets.ctypes.data, len(offsets), self._per_set // len(offsets)
+        self._to = self._memory.data_ptr()
+
+    def take(self, numbers: Numbers) -> None:
+        """Of those sets, behind what was taken before."""
+        first, self._end = self._end, self._end + len(numbers)
+        while self._end > len(self._memory):
+            self._memory = torch.cat((self._memory, torch.empty_like(self._memory)))
+            self._to = self._memory.data_ptr()
+        to = self._to + first * self._per_set
+        self._copy(*self._from, numbers.ctypes.data, len(numbers), *self._pieces, to)
+
+    @property
+    def taken(self) -> Tensor:
+        """Sets in front."""
+        return self._memory[: self._end]
+
+
 class OutputArena:
     """One workload's outputs in a runner's file, seen as tensors with the sets in front."""
 
@@ -410,16 +441,9 @@ class OutputArena:
             )
         )
 
-    def cut(self, tensor: Tensor, numbers: Numbers, offsets: NDArray[np.int64], to: Tensor, first: int) -> None:
-        """Copies what lies at the offsets in each of those sets of a tensor, one after the other, into `to`, which has
-        room for many sets, from its place `first` on.
-        """
-        item_bytes = to.element_size()
-        per_set = to.stride(0) * item_bytes
-        pieces = offsets.ctypes.data, len(offsets), per_set // len(offsets)
-        sets = numbers.ctypes.data, len(numbers)
-        pitch = tensor.stride(0) * item_bytes
-        self._arena.cut(tensor.data_ptr(), pitch, *sets, *pieces, to.data_ptr() + first * per_set)
+    def cut(self, tensor: Tensor, offsets: NDArray[np.int64], shape: tuple[int, ...]) -> Cut:
+        """For copies of what lies at those offsets (bytes) in sets of a tensor: per set it fills the shape."""
+        return Cut(self._arena, tensor, offsets, shape)
 
     def keep(self, count: int) -> list[Tensor]:
         """Copies of the first sets' outputs."""

@@ -81,7 +81,7 @@ class Baseline:
         self._patience_s = policy.deadline_s * PATIENCE
 
     def plan(self, stock: Stock) -> None:
-        payload = stock.plan(checked=False, with_outputs=False)
+        payload = stock.plan(with_outputs=False)
         try:
             self._session.plan(payload, self._patience_s)
         except Finding as finding:
@@ -140,7 +140,7 @@ class RivalCandidate:
         self._outputs = self._outputs_of(stock)
         self._session.used_bytes = max(self._session.used_bytes, stock.layout.output_bytes)
         try:
-            self._session.plan(stock.plan(checked=False), deadline_s)
+            self._session.plan(stock.plan(), deadline_s)
             if self.needs_setup:
                 everything = np.arange(stock.layout.sets, dtype=np.uint32)
                 self.run_ns += self._session.setup(everything, deadline_s * stock.layout.sets)

@@ -98,7 +98,7 @@ class Pairs:
     def prepare(self) -> None:
         """Fills all sets, lets both sides run into their stride, and learns how long a call takes."""
         trial = self._trial
-        trial.plan(checked=False)
+        trial.plan()
         trial.stock.fill_traffic(trial.random)
         trial.set_up(np.arange(trial.stock.layout.sets, dtype=np.uint32))
         self._opponent.plan(trial.stock)

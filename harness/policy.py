@@ -48,10 +48,13 @@ class _Quick(TypedDict):
     batch_ns: float
     max_sets: int
     rotated_bytes: int
+    draws_uses: int
 
 
-QUICK = _Quick(batch_ns=2.5e5, max_sets=128, rotated_bytes=16 << 20)
-"""Shorter batches over fewer sets: each tells less, and costs less. They come from the last-level cache at best."""
+QUICK = _Quick(batch_ns=2.5e5, max_sets=128, rotated_bytes=8 << 20, draws_uses=256)
+"""Shorter batches over fewer sets: each tells less, and costs less. They come from the last-level cache at best. New
+base draws for all workloads of a search take the better part of a second, for which few candidates should have to wait.
+"""
 
 
 def screening() -> JudgePolicy:

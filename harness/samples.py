@@ -12,12 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.arena import Numbers, OutputArena, Walk, indices
+from harness.arena import Cut, Numbers, OutputArena, Walk, indices
 from harness.draws import Part
 from harness.stock import Stock
-
-ROOM = 64
-"""Calls for which there is room at first."""
 
 
 class Samples:
@@ -37,15 +34,15 @@ class Samples:
             _Copies(outputs, part, spec.dims, tensor)
             for spec, tensor in zip(definition.outputs, outputs.tensors, strict=True)
         ]
+        self._all = [copies for copies in (*self._inputs, *self._outputs) if copies is not None]
 
     def take(self, walk: Walk, chosen: Sequence[int]) -> None:
         """Copies of these calls of a run."""
         called = walk.called[chosen]
         self._called.append(called)
         self._states.append(walk.states[chosen])
-        for copies in (*self._inputs, *self._outputs):
-            if copies is not None:
-                copies.take(called)
+        for copies in self._all:
+            copies.take(called)
 
     def outputs(self) -> list[Tensor]:
         """What those calls wrote."""
@@ -71,33 +68,30 @@ class _Copies:
     """The part of one tensor: by pieces of memory where it consists of few."""
 
     def __init__(self, outputs: OutputArena, part: Part, dims: Sequence[str], tensor: Tensor) -> None:
-        self._arena = outputs
         self._part = part
         self._dims = dims
         self._tensor = tensor
-        self._pieces: NDArray[np.int64] | None = None
         self._others: list[Tensor] = []
-        self._taken = 0
-        shape = tuple(tensor.shape[1:])
-        if part.places is None or part.axis not in dims:
-            if tensor[0].is_contiguous():
-                self._pieces = np.zeros(1, np.int64)
-        elif dims[0] == part.axis and tensor[0, 0].is_contiguous():
-            self._pieces = part.places.numpy() * (tensor.stride(1) * tensor.element_size())
-            shape = (len(self._pieces), *shape[1:])
-        self._memory = torch.empty((ROOM if self._pieces is not None else 0, *shape), dtype=tensor.dtype)
+        self._cut = _cut(outputs, part, dims, tensor)
 
     def take(self, called: Numbers) -> None:
         """Of those sets."""
-        if self._pieces is None:
+        if self._cut is None:
             self._others.append(self._part.of(self._dims, self._tensor, indices(called)))
-            return
-        end = self._taken + len(called)
-        if end > len(self._memory):
-            self._memory = torch.cat((self._memory, torch.empty_like(self._memory)))
-        self._arena.cut(self._tensor, called, self._pieces, self._memory, self._taken)
-        self._taken = end
+        else:
+            self._cut.take(called)
 
     def all(self) -> Tensor:
         """Those of all calls, sets in front."""
-        return torch.cat(self._others) if self._pieces is None else self._memory[: self._taken]
+        return torch.cat(self._others) if self._cut is None else self._cut.taken
+
+
+def _cut(outputs: OutputArena, part: Part, dims: Sequence[str], tensor: Tensor) -> Cut | None:
+    """How to copy a part of a tensor as pieces of memory; None if these were too many."""
+    shape = tuple(tensor.shape[1:])
+    if part.places is None or part.axis not in dims:
+        return outputs.cut(tensor, np.zeros(1, np.int64), shape) if tensor[0].is_contiguous() else None
+    if dims[0] != part.axis or not tensor[0, 0].is_contiguous():
+        return None
+    offsets = part.places.numpy() * (tensor.stride(1) * tensor.element_size())
+    return outputs.cut(tensor, offsets, (len(offsets), *shape[1:]))

@@ -62,7 +62,7 @@ class Stock:
         self._cells: dict[tuple[str, int], InputTensor] = {}
         self._groups: dict[tuple[str, ...], ctypes.Array[InputTensor]] = {}
         self._answers: dict[tuple[str, ...], ctypes.Array[AnswerTensor] | None] = {}
-        self._plans: dict[tuple[bool, bool], bytes] = {}
+        self._plans: dict[tuple[int, bool], bytes] = {}
         self._outputs: WeakKeyDictionary[SharedFile, OutputArena] = WeakKeyDictionary()
         self._stale = np.ones(layout.sets, np.bool_)
         """Which sets do not hold traffic values."""
@@ -94,11 +94,11 @@ class Stock:
     def traffic(self) -> Draws:
         return self.draws(self.definition.regimes[0])
 
-    def plan(self, *, checked: bool, with_outputs: bool = True) -> bytes:
+    def plan(self, *, guarded: int = 0, with_outputs: bool = True) -> bytes:
         """`Layout.plan` for these buffers."""
-        key = (checked, with_outputs)
+        key = (guarded, with_outputs)
         if key not in self._plans:
-            self._plans[key] = self.layout.plan(self.inputs.offset, checked=checked, with_outputs=with_outputs)
+            self._plans[key] = self.layout.plan(self.inputs.offset, guarded=guarded, with_outputs=with_outputs)
         return self._plans[key]
 
     def outputs(self, file: SharedFile) -> OutputArena:

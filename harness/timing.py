@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -59,11 +60,11 @@ class PairedTiming:
 
     @property
     def candidate_ns(self) -> float:
-        return float(np.median([pair.candidate_ns for pair in self.pairs]))
+        return statistics.median(pair.candidate_ns for pair in self.pairs)
 
     @property
     def baseline_ns(self) -> float:
-        return float(np.median([pair.baseline_ns for pair in self.pairs]))
+        return statistics.median(pair.baseline_ns for pair in self.pairs)
 
     @property
     def noise(self) -> PairNoise:
@@ -83,8 +84,8 @@ class PairedTiming:
     def _drift(self) -> float:
         third = max(1, len(self.pairs) // 3)
         parts = self.pairs[:third], self.pairs[-third:]
-        first_ns, last_ns = (np.median([pair.baseline_ns for pair in part]) for part in parts)
-        return float(last_ns / first_ns - 1)
+        first_ns, last_ns = (statistics.median(pair.baseline_ns for pair in part) for part in parts)
+        return last_ns / first_ns - 1
 
 
 class VoidRunError(ValueError):

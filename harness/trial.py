@@ -86,11 +86,11 @@ class Trial:
     def label(self) -> str:
         return self.stock.workload.label
 
-    def plan(self, *, checked: bool) -> None:
-        """Maps the buffers in the runner: with guards to check, all at once to time."""
+    def plan(self, *, guarded: int = 0) -> None:
+        """Maps the buffers in the runner: with guards behind the first sets to check those, all at once to time."""
         layout = self.stock.layout
         self.session.used_bytes = max(self.session.used_bytes, layout.output_bytes)
-        self.session.plan(self.stock.plan(checked=checked), self.policy.deadline_s)
+        self.session.plan(self.stock.plan(guarded=guarded), self.policy.deadline_s)
 
     def set_up(self, numbers: Numbers) -> None:
         """Runs the declared setup phase of those sets, if there is one."""
@@ -139,8 +139,8 @@ class Trial:
         Raises:
             Finding: the first thing that is wrong.
         """
-        self.plan(checked=True)
-        at_once = max(1, min(self.stock.layout.sets, GUARDED_SETS) // 2)
+        at_once = max(1, min(self.stock.layout.sets, GUARDED_SETS, 2 * len(regimes)) // 2)
+        self.plan(guarded=2 * at_once)
         for start in range(0, len(regimes), at_once):
             self._check(regimes[start : start + at_once])
 
