@@ -4,9 +4,9 @@ Candidates are what the pattern agent proposes for rms_norm, those whose domain 
 judged as in a search: on every edge, then checked and timed on the workloads. When the agent has no new ones, they are
 judged once more, for the overhead only: their builds are found.
 
-Overhead is what is neither waiting for the build nor inside a runner: its own code, and what the judge lets it do besides
-running. Now and then the same candidate also goes to a process of its own, which opens a judge, builds, judges and
-closes, while nothing else runs; the judge's own native parts are built for it.
+Overhead is what is neither waiting for the build nor running the kernel: the judge's own work, and what it asks of
+runners besides. Now and then the same candidate also goes to a process of its own, which opens a judge, builds, judges
+and closes, while nothing else runs; the judge's own native parts are there already.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
 HIDDEN = 1024
 COUNT = 192
 FRESH = 6
-WARM_AFTER = 4
-"""Candidates: by then all base draws and references are there."""
+WARM_AFTER = 16
+"""Candidates: by then most base draws and references are there, stress values of every workload included."""
 MOST_MEDIAN_MS = 40.0
 MOST_P99_MS = 200.0
 LEAST_PER_MINUTE = 40.0

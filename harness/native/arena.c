@@ -145,6 +145,8 @@ void poison(const output_tensor *t, const uint32_t *numbers, int64_t count) {
     FOR_EACH_KIND(FILL)
 }
 
+#define BLOCK (1 << 20)
+
 /* How many elements of a set still hold the pattern; and whether anything around them does not. */
 static int64_t look_at(const output_tensor *t, uint32_t number, int *spilled) {
     int64_t same = 0;
@@ -155,7 +157,13 @@ static int64_t look_at(const output_tensor *t, uint32_t number, int *spilled) {
         const int64_t last = first + t->bytes / (int64_t)sizeof(type);                   \
         const int64_t end = t->room / (int64_t)sizeof(type);                             \
         type other = 0;                                                                  \
-        for (int64_t i = first; i < last; i++) same += at[i] == (type)(pattern);         \
+        for (int64_t from = first; from < last; from += BLOCK) {                         \
+            const type *block = at + from;                                               \
+            const int32_t count = (int32_t)(last - from < BLOCK ? last - from : BLOCK);  \
+            int32_t some = 0; /* of the elements' width, so that they add up side by side */ \
+            for (int32_t i = 0; i < count; i++) some += block[i] == (type)(pattern);     \
+            same += some;                                                                \
+        }                                                                                \
         for (int64_t i = 0; i < first; i++) other |= at[i] ^ (type)(pattern);            \
         for (int64_t i = last; i < end; i++) other |= at[i] ^ (type)(pattern);           \
         *spilled = other != 0;                                                           \
