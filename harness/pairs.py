@@ -193,7 +193,8 @@ class Pairs:
         if finding is not None:
             raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
         for index, regime in enumerate(regimes):
-            chosen = np.flatnonzero(regime_of[batch.walk.called] == index)[:DISGUISED_VERIFIED].tolist()
+            held = np.flatnonzero(regime_of[batch.walk.called] == index).tolist()
+            chosen = self.order.sample(held, min(DISGUISED_VERIFIED, len(held)))  # the first calls are the careful ones
             if chosen:
                 samples = self._new_samples(len(chosen))
                 samples.take(batch.walk, chosen)
