@@ -253,7 +253,7 @@ def report(times: Times) -> list[Figure]:
 
 
 def _per_minute(seconds: Sequence[float] | np.ndarray) -> np.ndarray:
-    return 60 / np.mean(seconds, axis=-1)
+    return np.asarray(60 / np.mean(seconds, axis=-1))
 
 
 def _figure(
