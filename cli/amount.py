@@ -29,6 +29,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def whole(text: str) -> int:
+    """A whole number from 0 on, as seeds are."""
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 63):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number from 0 on")
+    return int(text)
+
+
 def port(text: str) -> int:
     """A TCP port that a server can listen on."""
     number = count(text)

@@ -23,6 +23,21 @@ BUDGET_S = 1.0
 """Of measuring, for each pair of identical candidates."""
 
 
+JUDGING: dict[str, object] = {
+    "file": None,
+    "operator": None,
+    "workloads": None,
+    "seed": None,
+    "setup": False,
+    "range": [],
+    "layout": "inner_contiguous",
+    "dtype": "float32",
+    "policy": "search",
+    "baseline": "eager",
+}
+"""What says how a file is judged, and what it is when it is not given."""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate",
@@ -39,7 +54,7 @@ def asked_for(arguments: argparse.Namespace) -> bool:
         JudgeArgumentsError: that is not clear.
     """
     if arguments.calibrate:
-        given = [name for name in ("file", "operator", "workloads", "seed") if getattr(arguments, name) is not None]
+        given = [name for name in JUDGING if getattr(arguments, name) != JUDGING[name]]
         if given:
             raise JudgeArgumentsError(
                 f"judge --calibrate takes no {given[0]}: it judges this host with kernels it knows"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from cli.amount import positive
+from cli.amount import positive, whole
 from cli.table import compact_table
 from gristmill import records
 from kernels import catalogue
@@ -14,7 +14,7 @@ from tasks.settings import from_environment
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search, all operators together")
-    parser.add_argument("--seed", type=int, default=0, help="of the agents; another seed is another search")
+    parser.add_argument("--seed", type=whole, default=0, help="of the agents; another seed is another search")
     parser.add_argument("--operator", action="append", default=[], help="search only this operator (repeatable)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cli import calibration, verdict_report
-from cli.errors import CandidateFileError
+from cli.amount import whole
+from cli.errors import CandidateFileError, JudgeArgumentsError
 from gristmill import records
 from gristmill.domain import AxisRange, Domain, Layout
 from gristmill.errors import DomainError, MalformedRecordError
@@ -62,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="AXIS=LOW..HIGH[/STEP]",
         help="where it may be called, e.g. hidden=16..8192/16 (repeatable); anywhere if absent",
     )
-    parser.add_argument("--seed", type=int, help="draw the inputs from this seed, to repeat a judgement")
+    parser.add_argument("--seed", type=whole, help="draw the inputs from this seed, to repeat a judgement")
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
     calibration.configure(parser)
 
@@ -70,8 +72,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if calibration.asked_for(arguments):
         return calibration.run(arguments)
+    catalogue.check_name(arguments.operator)
+    text = read_source(arguments.file)
     definition = catalogue.operator(arguments.operator)
-    candidate = read_candidate(arguments, definition)
+    candidate = form_candidate(arguments, definition, text)
     workloads = read_workloads(arguments.workloads, definition, arguments.dtype)
     from harness import policy
     from harness.judge import Judge
@@ -89,23 +93,41 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_candidate(arguments: argparse.Namespace, definition: Definition) -> Candidate:
-    """The file as a candidate.
+def read_source(path: Path) -> str:
+    """The file's text, before anything slow is imported.
 
     Raises:
         CandidateFileError: it cannot be read, or is of no known language.
     """
-    path: Path = arguments.file
-    language = LANGUAGES.get(path.suffix)
-    if language is None:
+    if path.suffix not in LANGUAGES:
         raise CandidateFileError(f"{path}: a candidate is a file ending in {', '.join(LANGUAGES)}")
     try:
-        text = path.read_text()
+        return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CandidateFileError(f"{path}: cannot be read ({error}); expected source text in UTF-8") from None
+
+
+def form_candidate(arguments: argparse.Namespace, definition: Definition, text: str) -> Candidate:
+    """The text as a candidate.
+
+    Raises:
+        JudgeArgumentsError: the ranges do not fit the operator.
+    """
+    _check_ranges(arguments.range, definition)
+    language = LANGUAGES[arguments.file.suffix]
     main = "main.cpp" if language is Language.CPP else "main.py"
     domain = Domain(definition.name, arguments.dtype, tuple(arguments.range), Layout(arguments.layout))
     return Candidate(definition.name, language, {main: text}, domain, Origin("person"), arguments.setup)
+
+
+def _check_ranges(ranges: Sequence[AxisRange], definition: Definition) -> None:
+    names = [one.name for one in ranges]
+    for name in names:
+        if name not in definition.axes:
+            axes = ", ".join(definition.axes)
+            raise JudgeArgumentsError(f"judge --range: {definition.name} has no axis {name!r}; it has {axes}")
+        if names.count(name) > 1:
+            raise JudgeArgumentsError(f"judge --range: two ranges of {name}; give one")
 
 
 def axis_range(text: str) -> AxisRange:

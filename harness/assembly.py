@@ -20,6 +20,9 @@ MANY_SPILLS = 8
 MIN_SERIAL_ADDITIONS = 4
 FUNCTION = re.compile(r"^[0-9a-f]+ <([^>]+)>:$")
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(.+?)\s*$")
+MATH_FUNCTION = re.compile(
+    r"(exp|exp2|expm1|log|log2|log10|log1p|pow|sin|cos|tan|tanh|sinh|cosh|erf|erfc|cbrt|atan2?)f?"
+)
 REFERENCE = re.compile(r"<([^>+]+)(?:\+0x[0-9a-f]+)?>")
 PREFIXES = ("lock", "rep", "repz", "repnz", "notrack", "bnd", "data16", "cs", "ds")
 
@@ -123,9 +126,10 @@ def hint(report: ObjectReport, called: Sequence[str] = ()) -> str:
     """The first thing that is worth trying, in one line; empty if nothing strikes."""
     if report.loop_calls and called and called[0].startswith("sqrt"):
         return f"an innermost loop calls {called[0]} for its errno only: -fno-math-errno removes the call"
-    if report.loop_calls and called:
+    mathematical = next((name for name in called if MATH_FUNCTION.fullmatch(name)), "")
+    if report.loop_calls and mathematical:
         return (
-            f"an innermost loop calls {called[0]}: one element at a time; an inlined polynomial, "
+            f"an innermost loop calls {mathematical}: one element at a time; an inlined polynomial, "
             "or -ffast-math where the compiler has a vector version, takes a whole vector"
         )
     if not report.vector_bits and report.loop_instructions:

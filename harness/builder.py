@@ -23,7 +23,10 @@ from harness.errors import FlagError, HostFaultError, NoCompilerError
 from kernels.candidate import Candidate
 from kernels.verdict import ObjectReport
 
-BASE_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden")
+BASE_FLAGS = (
+    *("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden"),
+    "-Wl,-z,defs",  # what nobody defines is an error of the build
+)
 ALLOWED_FLAGS = frozenset(
     (
         *("-O2", "-O3", "-ffast-math", "-fno-math-errno", "-funroll-loops", "-fno-trapping-math", "-fassociative-math"),

@@ -53,11 +53,13 @@ def workload_evidence(
 
 
 def decide(measured: Verdict, min_gain: float) -> Verdict:
-    """The verdict on a candidate that is right and was timed on at least one workload."""
+    """The verdict on a candidate that is right and was timed on at least one workload.
+
+    Its `ratio` is that of all calls together, from the paired ratios of the workloads: always among them.
+    """
     timings = measured.timings
-    calls = [max(1, timing.workload.calls) for timing in timings]
-    candidate_ns = sum(n * timing.candidate_ns for n, timing in zip(calls, timings, strict=True))
-    baseline_ns = sum(n * timing.baseline_ns for n, timing in zip(calls, timings, strict=True))
+    spent_ns = [max(1, timing.workload.calls) * timing.candidate_ns for timing in timings]
+    ratio = sum(ns * timing.ratio for ns, timing in zip(spent_ns, timings, strict=True)) / sum(spent_ns)
     best = max(timings, key=lambda timing: (timing.ratio_floor, timing.ratio_low))
     status = Status.FASTER if best.ratio_floor > 1 + min_gain else Status.SLOWER
     word = "proven" if status is Status.FASTER else "not proven"
@@ -65,4 +67,6 @@ def decide(measured: Verdict, min_gain: float) -> Verdict:
         f"{word} faster; best on {best.workload.label}: {best.ratio:.2f}x "
         f"({best.ratio_low:.2f} to {best.ratio_high:.2f}), {best.roofline_fraction:.0%} of the roofline"
     )
-    return replace(measured, status=status, reason=reason, ratio=baseline_ns / candidate_ns)
+    if status is Status.SLOWER and best.ratio_low > 1:
+        reason += f"; proven is no more than {best.ratio_floor:.2f}x: more pairs may tell (policy proof)"
+    return replace(measured, status=status, reason=reason, ratio=ratio)

@@ -13,10 +13,11 @@ import numpy as np
 
 from harness import scheduling, timing
 from harness.arena import Numbers, Walk
-from harness.draws import Draws, choose_part
+from harness.draws import Draws, Part, choose_part
 from harness.opponent import Opponent
 from harness.samples import Samples
 from harness.session import Finding
+from harness.suspects import suspects
 from harness.timing import Pair, PairedTiming
 from harness.trial import Batch, Trial
 from harness.verification import TIMED_WRONG, Verification
@@ -26,9 +27,10 @@ WARM_CALLS = 16
 DECOY_SHARE = 8
 """One set in so many of a batch is named, poisoned, and not called."""
 VERIFIED_SETS = 16
-VERIFIED_SETS_LEAST = 4
+VERIFIED_SETS_LEAST = 2
 VERIFIED_SETS_LARGE = 2
 """Of a timed batch, whose outputs (or some rows of them, or some columns of large weights) are recomputed."""
+SUSPECTED_PLACES = 4
 DISGUISED_SETS = 64
 DISGUISED_VERIFIED = 3
 """Of each regime."""
@@ -83,6 +85,7 @@ class Pairs:
         self._trial = trial
         self._opponent = opponent
         self._samples: list[Samples] = []
+        self._last: Walk
         self._weights_change = not (trial.needs_setup or opponent.needs_setup)
         self._verified_sets = self._how_many_verified()
         self._candidate_ns = 0.0
@@ -152,18 +155,19 @@ class Pairs:
         finding = self._trial.examine(batch)
         if finding is not None:
             raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
+        self._last = batch.walk
         self._keep_sample(batch.walk)
 
     def _keep_sample(self, walk: Walk) -> None:
         """The calls, and what is looked at of them, are chosen now, after the batch."""
         chosen = self.order.sample(range(len(walk.called)), min(self._verified_sets, len(walk.called)))
-        if not self._samples or self._trial.definition.independent_axis:
+        if not self._samples or self._samples[-1].part.places is not None:
             self._samples.append(self._new_samples(len(chosen)))
         self._samples[-1].take(walk, chosen)
 
     def _new_samples(self, sets: int) -> Samples:
-        """Of a random part: the same rows of all batches, so that all samples can be computed at once; of large weights
-        another part each time.
+        """Of a random part, another one for each batch: whoever neglects some of the rows, or columns of large weights,
+        cannot know which are looked at, and what escapes in one batch does not in the next.
         """
         trial = self._trial
         elements = int(trial.policy.verified_work) // sets
@@ -210,10 +214,29 @@ class Pairs:
         Raises:
             Finding: something was wrong.
         """
+        if self._samples[-1].part.places is not None:
+            self._samples.append(self._suspects())
         for samples in self._samples:
             verification.add(self._trial, samples, self._trial.definition.regimes[0])
             if self._trial.definition.independent_axis:
                 verification.finish()
+
+    def _suspects(self) -> Samples:
+        """Of one call of the last batch, the places that disagree most with the engine's own kernel."""
+        trial, definition, walk = self._trial, self._trial.definition, self._last
+        chosen = self.order.randrange(len(walk.called))
+        number, one = int(walk.called[chosen]), slice(chosen, chosen + 1)
+        made = trial.stock.inputs.made(walk.called[one], walk.states[one])
+        inputs = [
+            made[index][0] if index in made else tensor[number]
+            for index, tensor in enumerate(trial.stock.inputs.tensors)
+        ]
+        outputs = [tensor[number] for tensor in trial.outputs.tensors]
+        axis = definition.independent_axis or definition.row_axis
+        places = suspects(definition, axis, inputs, outputs, SUSPECTED_PLACES)
+        samples = Samples(trial.stock, trial.outputs, Part(definition, axis, places))
+        samples.take(walk, [chosen])
+        return samples
 
 
 def _called(pool: Numbers) -> int:

@@ -10,6 +10,9 @@ from harness.arena import MAX_SETS, ROTATED_BYTES
 from harness.comparer import FACTOR
 from harness.timing import StopRule
 
+PROVEN_WORK = 5e4
+"""Recomputed per batch where a verdict is to last."""
+
 
 @dataclass(frozen=True)
 class JudgePolicy:
@@ -35,7 +38,7 @@ class JudgePolicy:
     draws_uses: int = 64
     """Candidates judged on values spliced from the same base draws. 1 draws afresh for each."""
     verified_work: float = 6e3
-    """Elements per timed batch that are recomputed in float64, in sets chosen after the batch; at least two sets."""
+    """Elements per timed batch that are recomputed in float64, of sets and rows chosen after the batch."""
     threads: int = 0
     """Of both sides; 0 means the cores this process may use."""
 
@@ -83,7 +86,9 @@ def promotion(budget_s: float = 6.0) -> JudgePolicy:
         margin=1.0,
         gain=0.01,
     )
-    return JudgePolicy(stop=stop, min_gain=0.01, regimes_per_workload=None, draws_uses=1, total_s=600.0)
+    return JudgePolicy(
+        stop=stop, min_gain=0.01, regimes_per_workload=None, draws_uses=1, total_s=600.0, verified_work=PROVEN_WORK
+    )
 
 
 def proof(budget_s: float = 20.0 / 3) -> JudgePolicy:
@@ -93,4 +98,4 @@ def proof(budget_s: float = 20.0 / 3) -> JudgePolicy:
     `min_gain` lies in the middle between none and 5 %: two runners of the same code may differ by a per cent or two.
     """
     stop = StopRule(min_pairs=15, max_pairs=20_000, budget_s=budget_s, tolerance=0.0, margin=0.0, gain=0.025)
-    return JudgePolicy(stop=stop, min_gain=0.025, total_s=600.0)
+    return JudgePolicy(stop=stop, min_gain=0.025, total_s=600.0, verified_work=PROVEN_WORK)

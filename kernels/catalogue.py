@@ -18,9 +18,18 @@ def operator(name: str) -> Definition:
     Raises:
         UnknownOperatorError: naming the operators that there are.
     """
+    check_name(name)
+    return cast(Definition, importlib.import_module(f"kernels.operators.{name}").DEFINITION)
+
+
+def check_name(name: str) -> None:
+    """Returns if there is such an operator, without importing torch.
+
+    Raises:
+        UnknownOperatorError: naming the operators that there are.
+    """
     if name not in NAMES:
         raise UnknownOperatorError(f"operator {name!r} is unknown: choose one of {', '.join(NAMES)}")
-    return cast(Definition, importlib.import_module(f"kernels.operators.{name}").DEFINITION)
 
 
 def operators() -> tuple[Definition, ...]:

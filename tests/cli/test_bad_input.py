@@ -294,6 +294,17 @@ class TestProfiles:
 
 
 class TestCompiling:
+    def test_flags_of_a_file_do_not_go_with_a_host(self, mill: Mill) -> None:
+        assert "takes no setup" in complaint(mill("judge", "--calibrate", "--setup"))
+
+    @pytest.mark.parametrize(
+        ("ranges", "said"),
+        [("--range nope=1..3", "no axis 'nope'"), ("--range hidden=1..3 --range hidden=2..4", "two ranges of hidden")],
+    )
+    def test_ranges_are_of_the_operator_s_axes(self, mill: Mill, tmp_path: Path, ranges: str, said: str) -> None:
+        (tmp_path / "x.cpp").write_text("gm_run")
+        assert said in complaint(mill("judge", tmp_path / "x.cpp", "--operator", "rms_norm", *ranges.split()))
+
     @pytest.mark.parametrize("command", ["compile --operator nope", "judge x.cpp --operator nope"])
     def test_an_unknown_operator_lists_the_known_ones(self, mill: Mill, tmp_path: Path, command: str) -> None:
         said = complaint(mill(*command.split()))
@@ -411,6 +422,8 @@ class TestNumbers:
             "ui --prefect-port 99999999",
             "judge x.cpp --operator rms_norm --range hidden",
             "judge x.cpp --operator rms_norm --range hidden=9..3",
+            "judge x.cpp --operator rms_norm --seed -1",
+            "compile --seed -1",
             "rollback --channel nightly",
             "rollback --to x",
         ],

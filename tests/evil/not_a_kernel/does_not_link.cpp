@@ -1,7 +1,7 @@
 // trick: calls what nobody defines
 // family: not_a_kernel
 // operator: rms_norm
-// status: incorrect build_failed
+// status: build_failed
 
 #include "gristmill_kernel.h"
 
