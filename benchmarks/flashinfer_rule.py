@@ -41,12 +41,14 @@ from benchmarks.figures import Outcome as Verdict
 from cli.table import compact_table
 from gristmill.workload import Workload
 from harness import native
-from harness.arena import InputArena, OutputArena, SharedFile, lay_out
+from harness.arena import InputArena, OutputArena
 from harness.builder import Builder
 from harness.errors import FlagError
+from harness.layout import lay_out
 from harness.policy import screening
 from harness.runners import Runners
 from harness.session import Finding, Session
+from harness.shared_file import SharedFile
 from kernels import catalogue, flashinfer_schema, inputs
 from kernels.candidate import Language
 from kernels.flashinfer_documents import dump

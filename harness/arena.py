@@ -1,9 +1,8 @@
 """The judge's side of the shared buffers: K sets of one workload's tensors, filled, changed, poisoned and inspected.
 
 Inputs live in one file in memory that only the judge may write: runners get a descriptor that cannot be mapped
-writable. Outputs live in a file of their own per runner. Each tensor of each set has pages of its own and ends where
-they end; behind the sets that are checked lies a page that a runner may not touch, so that reading or writing past the
-end is a crash and not luck.
+writable. Outputs live in a file of their own per runner. Behind the sets that are checked lies a page that a runner may
+not touch, so that reading or writing past the end is a crash and not luck.
 
 Shape suffixes: S sets, then the tensor's own dimensions.
 """
@@ -11,12 +10,7 @@ Shape suffixes: S sets, then the tensor's own dimensions.
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import functools
 import math
-import mmap
-import os
-import struct
 import time
 from collections.abc import Sequence
 from ctypes import CDLL
@@ -27,178 +21,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gristmill.workload import ITEM_BYTES, TensorLayout, Workload, dense
+from gristmill.workload import ITEM_BYTES, dense
 from harness import runner
 from harness.comparer import Expected, Rule
-from harness.errors import HostFaultError
+from harness.layout import Layout, Place
 from harness.native import AnswerTensor, InputTensor, Native, OutputTensor, Words
-from kernels.definition import Definition, Role
-from kernels.inputs import is_far
+from harness.shared_file import SharedFile
 from kernels.layouts import span
 
 Numbers = NDArray[np.uint32]
 """Of buffer sets."""
 
-PAGE = mmap.PAGESIZE
-ALIGNMENT = 64
-MAX_SETS = 256
-GUARDED_SETS = 12
-"""Those that correctness is checked on."""
-ROTATED_BYTES = 64 << 20
-"""Sets rotate over about this much: twice the last-level cache of common servers' slices. More would take each runner
-longer to map than it changes what is measured.
-"""
-LINKED_BYTES = 256 << 10
-"""Activations up to this size are made anew for each call. Larger ones leave a call little to gain from others."""
-SMALL_ROTATED_BYTES = 16 << 20
-"""That much is enough where activations are made anew and weights are small."""
-CAPACITY_BYTES = 128 << 30
-"""Of address space per shared file; memory is taken only where it is written."""
-SPARSE_OFFSET = CAPACITY_BYTES // 2
-"""From here on inputs lie whose pages are mostly never made."""
 CUT_ROOM = 64
 """Sets for whose copies there is room at first."""
 LINK_CALLS = 64
 LINK_REPETITIONS = 8
-F_SEAL_FUTURE_WRITE = 0x10
 POISON = {4: -0x5A5A5B, 2: -0x5B, 8: -0x5A5A5A5A5A5A5B}
 """By item size: a bit pattern that is NaN in float32, bfloat16 and float64; `native/arena.c` has the same."""
 BITS = {4: torch.int32, 2: torch.int16, 8: torch.int64}
-
-
-class SharedFile:
-    """A file in memory of fixed size; `reader` is a descriptor that runners get.
-
-    Raises:
-        HostFaultError: the host grants no such file.
-    """
-
-    def __init__(self, name: str, writable_by_runner: bool) -> None:
-        try:
-            self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.fchmod(self._fd, 0o600)
-            os.ftruncate(self._fd, CAPACITY_BYTES)
-            self.memory = mmap.mmap(self._fd, CAPACITY_BYTES)
-            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-            seals |= fcntl.F_SEAL_SEAL | (0 if writable_by_runner else F_SEAL_FUTURE_WRITE)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
-            self.reader = self._fd if writable_by_runner else os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY)
-        except OSError as error:
-            raise HostFaultError(f"arena: cannot make a shared file in memory ({error}); free memory") from None
-        self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
-
-    @property
-    def address(self) -> int:
-        return self.bytes.data_ptr()
-
-    def scrub(self, kept_bytes: int) -> None:
-        """Overwrites the first bytes, and gives back all memory behind them, so that nothing written is left."""
-        kept_bytes = -(-kept_bytes // PAGE) * PAGE
-        self.memory.madvise(mmap.MADV_REMOVE, kept_bytes, CAPACITY_BYTES - kept_bytes)
-        ctypes.memset(self.address, 0, kept_bytes)
-
-    def close(self) -> None:
-        """Gives the descriptors back; the memory goes with the last tensor over it."""
-        if self._fd >= 0:
-            del self.bytes, self.memory
-            if self.reader != self._fd:
-                os.close(self.reader)
-            os.close(self._fd)
-            self._fd = -1
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one tensor lies in its region: set k starts at `start + k * pitch`, its pages at `base + k * pitch`."""
-
-    layout: TensorLayout
-    base: int
-    start: int
-    pitch: int
-
-    @property
-    def room(self) -> int:
-        """Bytes of the pages that belong to one set's tensor; the guard page follows."""
-        return self.pitch - PAGE
-
-
-@dataclass(frozen=True)
-class Layout:
-    """All places of one workload, and how many sets there are."""
-
-    workload: Workload
-    inputs: tuple[Place, ...]
-    outputs: tuple[Place, ...]
-    sets: int
-    scalars: tuple[float, ...]
-    weights: tuple[bool, ...]
-
-    @property
-    def input_bytes(self) -> int:
-        return _end(self.inputs, self.sets)
-
-    @property
-    def output_bytes(self) -> int:
-        return _end(self.outputs, self.sets)
-
-    @property
-    def sparse(self) -> bool:
-        return is_far(self.workload)
-
-    @functools.cached_property
-    def linked(self) -> bool:
-        """Whether each timed call's activations are made from what the call before wrote."""
-        return _bytes_of(self.workload, self.weights, False) <= LINKED_BYTES and not self.sparse
-
-    def plan(self, offset: int, *, guarded: int, with_outputs: bool = True) -> bytes:
-        """The PLAN of the runner's protocol. A baseline allocates its outputs itself. To be checked, the first sets are
-        guarded; where none is, all are mapped at once, and linked.
-        """
-        outputs = self.outputs if with_outputs else ()
-        head = runner.PLAN_HEAD.pack(
-            offset,
-            self.input_bytes,
-            self.output_bytes if with_outputs else 0,
-            len(self.inputs),
-            len(outputs),
-            len(self.scalars),
-            self.sets,
-            guarded,
-            guarded > 0 or self.sparse,
-            self.linked and not guarded,
-            0,
-        )
-        weights = (*self.weights, *(False for _ in outputs))
-        tensors = [_describe(p, w) for p, w in zip((*self.inputs, *outputs), weights, strict=True)]
-        return b"".join((head, *tensors, struct.pack(f"<{len(self.scalars)}d", *self.scalars)))
-
-
-def lay_out(
-    definition: Definition, workload: Workload, max_sets: int = MAX_SETS, rotated_bytes: int = ROTATED_BYTES
-) -> Layout:
-    """As many sets as rotate over `rotated_bytes`, or less where that is enough, at least two, at most `max_sets`.
-
-    Raises:
-        HostFaultError: the workload does not fit into a shared file.
-    """
-    outputs = tuple(dense(tuple(workload.axes[a] for a in spec.dims), workload.dtype) for spec in definition.outputs)
-    weights = tuple(spec.role is Role.WEIGHT for spec in definition.inputs)
-    per_set = sum(_pitch(layout) - PAGE for layout in (*workload.inputs, *outputs))
-    rotated = rotated_bytes if _rotates(workload, weights) else min(rotated_bytes, SMALL_ROTATED_BYTES)
-    sets = max(2, min(max_sets, rotated // per_set))
-    layout = Layout(
-        workload=workload,
-        inputs=_place(workload.inputs, sets),
-        outputs=_place(outputs, sets),
-        sets=sets,
-        scalars=tuple(scalar.default for scalar in definition.scalars),
-        weights=weights,
-    )
-    if max(layout.input_bytes, layout.output_bytes) > SPARSE_OFFSET:
-        raise HostFaultError(
-            f"{workload.label}: {sets} sets exceed {SPARSE_OFFSET >> 30} GiB; judge a smaller workload"
-        )
-    return layout
 
 
 @dataclass(frozen=True)
@@ -238,7 +78,7 @@ class InputArena:
         return InputTensor(
             tensor.data_ptr(),
             place.pitch,
-            _item_bytes(place),
+            place.item_bytes,
             Words(*[1] * missing, *distinct),
             Words(*[0] * missing, *strides),
             Words(*[0] * missing, *base_strides),
@@ -373,8 +213,8 @@ class OutputArena:
                     place.pitch,
                     place.room,
                     place.start - place.base,
-                    size * _item_bytes(place),
-                    _item_bytes(place),
+                    size * place.item_bytes,
+                    place.item_bytes,
                 )
                 for place, size in zip(layout.outputs, self.sizes, strict=True)
             )
@@ -484,55 +324,8 @@ def indices(numbers: Numbers) -> Tensor:
     return torch.from_numpy(numbers.astype(np.int64))
 
 
-def _bytes_of(workload: Workload, weights: Sequence[bool], of_weights: bool) -> int:
-    return sum(_size(layout) for layout, weight in zip(workload.inputs, weights, strict=True) if weight is of_weights)
-
-
-def _rotates(workload: Workload, weights: Sequence[bool]) -> bool:
-    """Whether it matters where inputs come from: activations of linked calls come from a cache, as in serving."""
-    return _bytes_of(workload, weights, False) > LINKED_BYTES or _bytes_of(workload, weights, True) > LINKED_BYTES
-
-
-def _item_bytes(place: Place) -> int:
-    return ITEM_BYTES[place.layout.dtype]
-
-
-def _size(layout: TensorLayout) -> int:
-    """Bytes from the first element to the last, in whole alignment units."""
-    return -(-span(layout) * ITEM_BYTES[layout.dtype] // ALIGNMENT) * ALIGNMENT
-
-
-def _pitch(layout: TensorLayout) -> int:
-    return (-(-_size(layout) // PAGE) + 1) * PAGE
-
-
-def _place(layouts: Sequence[TensorLayout], sets: int) -> tuple[Place, ...]:
-    """One after the other; each tensor ends where its guard page begins."""
-    places = []
-    base = 0
-    for layout in layouts:
-        pitch = _pitch(layout)
-        places.append(Place(layout, base, base + pitch - PAGE - _size(layout), pitch))
-        base += sets * pitch
-    return tuple(places)
-
-
-def _end(places: Sequence[Place], sets: int) -> int:
-    return max((place.base + sets * place.pitch for place in places), default=0)
-
-
-def _describe(place: Place, weight: bool) -> bytes:
-    layout = place.layout
-    missing = runner.MAX_RANK - len(layout.shape)
-    shape, strides = (*layout.shape, *[1] * missing), (*layout.strides, *[0] * missing)
-    code = runner.DTYPE_CODES[layout.dtype]
-    return runner.PLAN_TENSOR.pack(
-        code, len(layout.shape), *shape, *strides, place.base, place.start, place.pitch, weight
-    )
-
-
 def _tensor_view(file: SharedFile, place: Place, sets: int, offset: int) -> Tensor:
-    item_bytes = _item_bytes(place)
+    item_bytes = place.item_bytes
     start, end = offset + place.start, offset + place.base + sets * place.pitch
     flat = file.bytes[start:end].view(getattr(torch, place.layout.dtype))
     return flat.as_strided((sets, *place.layout.shape), (place.pitch // item_bytes, *place.layout.strides))

@@ -10,8 +10,9 @@ import numpy as np
 
 from gristmill.workload import Workload
 from harness import feedback
-from harness.arena import GUARDED_SETS, OutputArena
+from harness.arena import OutputArena
 from harness.decision import decide, workload_evidence
+from harness.layout import GUARDED_SETS
 from harness.opponent import Opponent
 from harness.pairs import time_trial
 from harness.policy import JudgePolicy

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gristmill.workload import ITEM_BYTES
-from harness.arena import Layout
+from harness.layout import Layout
 from harness.session import Finding
 from harness.timing import PairedTiming
 from kernels import roofline

@@ -23,7 +23,7 @@ import torch
 from gristmill.domain import Domain
 from gristmill.workload import Workload
 from harness import calibration, compiler_log, lease, native, static_rules
-from harness.arena import OutputArena, SharedFile
+from harness.arena import OutputArena
 from harness.bout import Bout
 from harness.builder import Build, Builder, BuildPool
 from harness.draws import WeightBank
@@ -32,6 +32,7 @@ from harness.opponent import Baseline, Opponent, RivalCandidate
 from harness.policy import JudgePolicy
 from harness.runners import Runners
 from harness.session import Finding, Session, as_baseline_error
+from harness.shared_file import SharedFile
 from harness.stock import Stock, Stocks
 from kernels import catalogue
 from kernels.candidate import Candidate, Language
@@ -201,9 +202,7 @@ class Judge:
         )
 
     def _stock_of(self, definition: Definition) -> Callable[[Workload, int], Stock]:
-        return lambda workload, sets: self._stocks.stock(
-            definition, workload, self._seed, self._bank, max_sets=sets, rotated_bytes=self.policy.rotated_bytes
-        )
+        return lambda workload, sets: self._stocks.stock(definition, workload, self._seed, self._bank, max_sets=sets)
 
     def _outputs_of(self, session: Session) -> Callable[[Stock], OutputArena]:
         file = session.outputs

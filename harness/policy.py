@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TypedDict
 
-from harness.arena import MAX_SETS, ROTATED_BYTES
 from harness.comparer import FACTOR
+from harness.layout import MAX_SETS
 from harness.timing import StopRule
 
 PROVEN_WORK = 5e4
@@ -29,8 +28,7 @@ class JudgePolicy:
     batch_ns: float = 5e5
     """Least time of a batch, where there are sets enough."""
     max_sets: int = MAX_SETS
-    rotated_bytes: int = ROTATED_BYTES
-    """Of the sets that are timed: what a judge prepares, a runner maps and each batch touches grows with them."""
+    """That are timed: what a judge prepares, a runner maps and each batch touches grows with them."""
     deadline_s: float = 10.0
     """For one request, whatever it asks."""
     total_s: float = 120.0
@@ -47,23 +45,16 @@ class JudgePolicy:
         return self.threads or len(os.sched_getaffinity(0))
 
 
-class _Quick(TypedDict):
-    batch_ns: float
-    max_sets: int
-    rotated_bytes: int
-    draws_uses: int
-
-
-QUICK = _Quick(batch_ns=2.5e5, max_sets=128, rotated_bytes=8 << 20, draws_uses=256)
-"""Shorter batches over fewer sets: each tells less, and costs less. They come from the last-level cache at best. New
-base draws for all workloads of a search take the better part of a second, for which few candidates should have to wait.
+SEARCHED = 256
+"""Candidates of a search on the same base draws. New ones for all workloads take the better part of a second, for which
+few candidates should have to wait.
 """
 
 
 def screening() -> JudgePolicy:
     """Is it right, and roughly how fast? For first tries."""
     stop = StopRule(min_pairs=5, max_pairs=14, budget_s=0.4, tolerance=0.10, margin=0.10, gain=0.05)
-    return JudgePolicy(stop=stop, min_gain=0.05, **QUICK)
+    return JudgePolicy(stop=stop, min_gain=0.05, batch_ns=2.5e5, max_sets=128, draws_uses=SEARCHED)
 
 
 def search() -> JudgePolicy:
@@ -73,7 +64,7 @@ def search() -> JudgePolicy:
     to 50 % take thirty to sixty pairs to prove, and smaller ones are not pursued beyond eighty: `proof` does that.
     """
     stop = StopRule(min_pairs=5, max_pairs=80, budget_s=1.0, tolerance=0.05, margin=0.10, gain=0.02)
-    return JudgePolicy(stop=stop, min_gain=0.02, **QUICK)
+    return JudgePolicy(stop=stop, min_gain=0.02, draws_uses=SEARCHED)
 
 
 def promotion(budget_s: float = 6.0) -> JudgePolicy:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from harness.arena import SharedFile
 from harness.native import Native
 from harness.sandbox import Zygote
 from harness.session import (
@@ -24,6 +23,7 @@ from harness.session import (
     start_candidate_session,
     start_zygote,
 )
+from harness.shared_file import SharedFile
 from kernels.candidate import Candidate
 from kernels.definition import Definition
 

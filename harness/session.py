@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import runner, sandbox
-from harness.arena import Numbers, SharedFile
+from harness.arena import Numbers
 from harness.errors import BaselineError, HostFaultError
 from harness.native import Native
 from harness.sandbox import MEBIBYTE, Confinement, End, Filter, Imports, Limits, Sandboxed, Zygote
+from harness.shared_file import SharedFile
 from kernels.candidate import Candidate, Language
 from kernels.verdict import FailingCase, Mismatch, Status
 

@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from gristmill import records
 from gristmill.workload import Workload
-from harness.arena import SPARSE_OFFSET, InputArena, Layout, Numbers, OutputArena, SharedFile, lay_out
+from harness.arena import InputArena, Numbers, OutputArena
 from harness.draws import Draws, WeightBank
 from harness.errors import HostFaultError
+from harness.layout import SPARSE_OFFSET, Layout, lay_out
 from harness.native import AnswerTensor, InputTensor, Native
+from harness.shared_file import SharedFile
 from kernels.definition import Definition
 
 CHANGES = 2
@@ -178,9 +180,8 @@ class Stocks:
         bank: WeightBank,
         *,
         max_sets: int,
-        rotated_bytes: int,
     ) -> Stock:
-        """The stock of a workload with at most so many sets, which rotate over so much.
+        """The stock of a workload with at most so many sets.
 
         One judge asks for the same amount each time.
 
@@ -189,7 +190,7 @@ class Stocks:
         """
         key = (workload.digest, max_sets)
         if key not in self._kept:
-            layout = lay_out(definition, workload, max_sets, rotated_bytes)
+            layout = lay_out(definition, workload, max_sets)
             drawn = sum(stock.size_bytes for stock in self._kept.values())
             if not layout.sparse and (self._end + layout.input_bytes > KEPT_INPUT_BYTES or drawn > KEPT_DRAWS_BYTES):
                 self.clear()

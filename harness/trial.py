@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from harness import comparer, diagnosis, feedback
-from harness.arena import GUARDED_SETS, Numbers, OutputArena, Walk, indices
+from harness.arena import Numbers, OutputArena, Walk, indices
 from harness.draws import Draws, Part, choose_part
+from harness.layout import GUARDED_SETS
 from harness.policy import JudgePolicy
 from harness.session import Finding, Session
 from harness.stock import Stock

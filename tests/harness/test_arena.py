@@ -14,12 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload
-from harness import arena as arena_module
 from harness import comparer
-from harness.arena import PAGE, InputArena, OutputArena, SharedFile, lay_out
+from harness import layout as layout_module
+from harness.arena import InputArena, OutputArena
 from harness.comparer import ErrorFacts, Expected
 from harness.draws import Answer, Draws
+from harness.layout import lay_out
 from harness.native import AnswerTensor
+from harness.shared_file import CAPACITY_BYTES, PAGE, SharedFile
 from kernels import catalogue
 from kernels.inputs import workload
 
@@ -53,8 +55,8 @@ def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype):
                 guard = place.base + number * place.pitch + place.room
                 start = place.start + number * place.pitch
                 end = start + elements * ITEM_BYTES[dtype]
-                assert start % arena_module.ALIGNMENT == 0 and guard % PAGE == 0
-                assert 0 <= guard - end < arena_module.ALIGNMENT
+                assert start % layout_module.ALIGNMENT == 0 and guard % PAGE == 0
+                assert 0 <= guard - end < layout_module.ALIGNMENT
                 taken += [(start, end), (guard, guard + PAGE)]
         taken.sort()
         assert all(first[1] <= second[0] for first, second in itertools.pairwise(taken))
@@ -62,13 +64,13 @@ def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype):
 
 def test_sets_rotate_over_enough_memory_but_not_too_many():
     definition, small = rms_norm(1, 8)
-    assert lay_out(definition, small).sets == arena_module.MAX_SETS
+    assert lay_out(definition, small).sets == layout_module.MAX_SETS
     definition, large = rms_norm(4096, 4096)
     assert lay_out(definition, large).sets == 2
     definition, middle = rms_norm(64, 4096)
     sets = lay_out(definition, middle).sets
-    assert 2 < sets < arena_module.MAX_SETS
-    assert sets * 2 * 64 * 4096 * 4 <= 1.1 * arena_module.ROTATED_BYTES
+    assert 2 < sets < layout_module.MAX_SETS
+    assert sets * 2 * 64 * 4096 * 4 <= 1.1 * layout_module.SMALL_ROTATED_BYTES
 
 
 def test_far_strides_take_address_space_only():
@@ -255,10 +257,10 @@ def test_runners_cannot_write_inputs_nor_resize_anything():
 
 
 def test_a_scrubbed_file_holds_nothing(file):
-    for place in (0, 5 * PAGE, 40 * PAGE, arena_module.CAPACITY_BYTES - PAGE):
+    for place in (0, 5 * PAGE, 40 * PAGE, CAPACITY_BYTES - PAGE):
         file.bytes[place] = 7
     file.scrub(8 * PAGE)
-    assert not any(file.bytes[place] for place in (0, 5 * PAGE, 40 * PAGE, arena_module.CAPACITY_BYTES - PAGE))
+    assert not any(file.bytes[place] for place in (0, 5 * PAGE, 40 * PAGE, CAPACITY_BYTES - PAGE))
     assert os.fstat(file.reader).st_blocks * 512 <= 16 * PAGE
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.arena import lay_out
 from harness.decision import decide, workload_evidence
+from harness.layout import lay_out
 from harness.session import Finding
 from harness.timing import Interval, Pair, PairedTiming
 from kernels import catalogue

@@ -1,0 +1,168 @@
+"""Where the tensors of one workload's sets lie in the shared files, and how a runner is told.
+
+Each tensor of each set has pages of its own and ends where they end; a page may follow that a runner may not touch.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gristmill.workload import ITEM_BYTES, TensorLayout, Workload, dense
+from harness import runner
+from harness.errors import HostFaultError
+from harness.shared_file import CAPACITY_BYTES, PAGE
+from kernels.definition import Definition, Role
+from kernels.inputs import is_far
+from kernels.layouts import span
+
+ALIGNMENT = 64
+MAX_SETS = 256
+GUARDED_SETS = 12
+"""Those that correctness is checked on."""
+ROTATED_BYTES = 64 << 20
+"""Sets rotate over about this much where weights are large: twice the last-level cache of common servers' slices. More
+would take each runner longer to map than it changes what is measured.
+"""
+LINKED_BYTES = 256 << 10
+"""Activations up to this size are made anew for each call. Larger ones leave a call little to gain from others."""
+SMALL_ROTATED_BYTES = 16 << 20
+"""Enough for activations: in serving they come from a cache, where the operator before has written them."""
+SPARSE_OFFSET = CAPACITY_BYTES // 2
+"""From here on inputs lie whose pages are mostly never made."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one tensor lies in its region: set k starts at `start + k * pitch`, its pages at `base + k * pitch`."""
+
+    layout: TensorLayout
+    base: int
+    start: int
+    pitch: int
+
+    @property
+    def room(self) -> int:
+        """Bytes of the pages that belong to one set's tensor; the guard page follows."""
+        return self.pitch - PAGE
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.layout.dtype]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All places of one workload, and how many sets there are."""
+
+    workload: Workload
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    sets: int
+    scalars: tuple[float, ...]
+    weights: tuple[bool, ...]
+
+    @property
+    def input_bytes(self) -> int:
+        return _end(self.inputs, self.sets)
+
+    @property
+    def output_bytes(self) -> int:
+        return _end(self.outputs, self.sets)
+
+    @property
+    def sparse(self) -> bool:
+        return is_far(self.workload)
+
+    @functools.cached_property
+    def linked(self) -> bool:
+        """Whether each timed call's activations are made from what the call before wrote."""
+        return _bytes_of(self.workload, self.weights, False) <= LINKED_BYTES and not self.sparse
+
+    def plan(self, offset: int, *, guarded: int, with_outputs: bool = True) -> bytes:
+        """The PLAN of the runner's protocol. A baseline allocates its outputs itself. To be checked, the first sets are
+        guarded; where none is, all are mapped at once, and linked.
+        """
+        outputs = self.outputs if with_outputs else ()
+        head = runner.PLAN_HEAD.pack(
+            offset,
+            self.input_bytes,
+            self.output_bytes if with_outputs else 0,
+            len(self.inputs),
+            len(outputs),
+            len(self.scalars),
+            self.sets,
+            guarded,
+            guarded > 0 or self.sparse,
+            self.linked and not guarded,
+            0,
+        )
+        weights = (*self.weights, *(False for _ in outputs))
+        tensors = [_describe(p, w) for p, w in zip((*self.inputs, *outputs), weights, strict=True)]
+        return b"".join((head, *tensors, struct.pack(f"<{len(self.scalars)}d", *self.scalars)))
+
+
+def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS) -> Layout:
+    """As many sets as rotate over enough memory, at least two, at most `max_sets`.
+
+    Raises:
+        HostFaultError: the workload does not fit into a shared file.
+    """
+    outputs = tuple(dense(tuple(workload.axes[a] for a in spec.dims), workload.dtype) for spec in definition.outputs)
+    weights = tuple(spec.role is Role.WEIGHT for spec in definition.inputs)
+    per_set = sum(_pitch(layout) - PAGE for layout in (*workload.inputs, *outputs))
+    rotated = ROTATED_BYTES if _bytes_of(workload, weights, True) > LINKED_BYTES else SMALL_ROTATED_BYTES
+    sets = max(2, min(max_sets, rotated // per_set))
+    layout = Layout(
+        workload=workload,
+        inputs=_place(workload.inputs, sets),
+        outputs=_place(outputs, sets),
+        sets=sets,
+        scalars=tuple(scalar.default for scalar in definition.scalars),
+        weights=weights,
+    )
+    if max(layout.input_bytes, layout.output_bytes) > SPARSE_OFFSET:
+        raise HostFaultError(
+            f"{workload.label}: {sets} sets exceed {SPARSE_OFFSET >> 30} GiB; judge a smaller workload"
+        )
+    return layout
+
+
+def _bytes_of(workload: Workload, weights: Sequence[bool], of_weights: bool) -> int:
+    return sum(_size(layout) for layout, weight in zip(workload.inputs, weights, strict=True) if weight is of_weights)
+
+
+def _size(layout: TensorLayout) -> int:
+    """Bytes from the first element to the last, in whole alignment units."""
+    return -(-span(layout) * ITEM_BYTES[layout.dtype] // ALIGNMENT) * ALIGNMENT
+
+
+def _pitch(layout: TensorLayout) -> int:
+    return (-(-_size(layout) // PAGE) + 1) * PAGE
+
+
+def _place(layouts: Sequence[TensorLayout], sets: int) -> tuple[Place, ...]:
+    """One after the other; each tensor ends where its guard page begins."""
+    places = []
+    base = 0
+    for layout in layouts:
+        pitch = _pitch(layout)
+        places.append(Place(layout, base, base + pitch - PAGE - _size(layout), pitch))
+        base += sets * pitch
+    return tuple(places)
+
+
+def _end(places: Sequence[Place], sets: int) -> int:
+    return max((place.base + sets * place.pitch for place in places), default=0)
+
+
+def _describe(place: Place, weight: bool) -> bytes:
+    layout = place.layout
+    missing = runner.MAX_RANK - len(layout.shape)
+    shape, strides = (*layout.shape, *[1] * missing), (*layout.strides, *[0] * missing)
+    code = runner.DTYPE_CODES[layout.dtype]
+    return runner.PLAN_TENSOR.pack(
+        code, len(layout.shape), *shape, *strides, place.base, place.start, place.pitch, weight
+    )
