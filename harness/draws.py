@@ -208,25 +208,37 @@ class Draws:
 
         In a stress regime the baseline may happen to be exact (ties sum without rounding); that obliges nobody.
         """
+        return self._measure_facts(() if self._traffic is None else self._traffic.facts, linked=False)
+
+    @functools.cached_property
+    def linked_facts(self) -> tuple[ErrorFacts, ...]:
+        """Likewise on activations that a link has scaled."""
+        return self._measure_facts(self.facts, linked=True)
+
+    def _measure_facts(self, known: Sequence[ErrorFacts], *, linked: bool) -> tuple[ErrorFacts, ...]:
+        """Of samples, and what is known already."""
         baseline = self.definition.baselines["eager"]
-        generator = Generator().manual_seed(self.seed + 1)
+        generator = Generator().manual_seed(self.seed + 1 + linked)
         outputs = sum(math.prod([self.workload.axes[axis] for axis in s.dims]) for s in self.definition.outputs)
         samples = min(MAX_FACT_SAMPLES, max(2, -(-FACT_ELEMENTS // outputs)))
-        found: list[list[ErrorFacts]] = []
+        found: list[list[ErrorFacts]] = [list(known)] if known else []
         with torch.inference_mode():
-            for _ in range(samples):
+            for number in range(samples):
                 inputs = [_splice(base, generator)[None] for base in self.bases]
+                if linked:
+                    inputs = [
+                        tensor if spec.role is Role.WEIGHT else _scaled(tensor, generator)
+                        for spec, tensor in zip(self.definition.inputs, inputs, strict=True)
+                    ]
                 results = baseline(*(tensor[0] for tensor in inputs), *self._scalars)
                 part = choose_part(self.definition, self.workload, PART_ELEMENTS, generator)
                 some_inputs = part.of_inputs(inputs)
                 expected = self.expected(some_inputs)
                 outputs_S = part.of_outputs([result[None] for result in results])
                 measured = [measure(r, e) for r, e in zip(outputs_S, expected, strict=True)]
-                if len(found) < PLAIN_SAMPLES:
+                if number < PLAIN_SAMPLES:
                     measured = list(yardstick.widened(self.definition, some_inputs, expected, measured))
                 found.append(measured)
-        if self._traffic is not None:
-            found.append(list(self._traffic.facts))
         return tuple(merge(facts) for facts in zip(*found, strict=True))
 
 
@@ -296,6 +308,13 @@ def _splice(base: Tensor, generator: Generator) -> Tensor:
     first, second = torch.randperm(base.shape[0], generator=generator)[:2].tolist()
     cut = int(torch.randint(0, flat.shape[1], (1,), generator=generator))
     return torch.cat((flat[first, :cut], flat[second, cut:])).reshape(base.shape[1:])
+
+
+def _scaled(values: Tensor, generator: Generator) -> Tensor:
+    """As a link does it: each times a number from 0.5 to 1.5."""
+    if not values.is_floating_point():
+        return values
+    return (values.to(torch.float32) * (0.5 + torch.rand(values.shape, generator=generator))).to(values.dtype)
 
 
 def _batched(

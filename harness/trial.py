@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from harness import comparer, diagnosis, feedback
 from harness.arena import Numbers, OutputArena, Walk, indices
+from harness.comparer import ErrorFacts
 from harness.draws import Draws, Part, choose_part
 from harness.layout import GUARDED_SETS
 from harness.policy import JudgePolicy
@@ -220,12 +221,20 @@ class Trial:
         return Part(self.definition, part.axis, suspects(self.definition, part.axis, inputs, outputs, SUSPECTS))
 
     def compare(
-        self, draws: Draws, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        draws: Draws,
+        part: Part,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        yardsticks: Sequence[ErrorFacts] = (),
     ) -> tuple[Mismatch, ...]:
-        """What the comparer says of S sets, or of a part of each: the wrong outputs."""
+        """What the comparer says of S sets, or of a part of each: the wrong outputs. `yardsticks` are the draws' own
+        facts if none are given.
+        """
         expected = draws.expected(inputs)
         mismatches: list[Mismatch] = []
-        for spec, found, wanted, facts in zip(self.definition.outputs, outputs, expected, draws.facts, strict=True):
+        known = yardsticks or draws.facts
+        for spec, found, wanted, facts in zip(self.definition.outputs, outputs, expected, known, strict=True):
             rule = comparer.Rule.of(facts, wanted.dtype, self.policy.error_factor)
             if self.outputs.accepts_exact(found.contiguous(), wanted, rule):
                 continue
