@@ -88,6 +88,10 @@ class Answer:
     rows: int
     columns: int
 
+    @property
+    def size_bytes(self) -> int:
+        return self.exact.nbytes + self.limits.nbytes + self.per_unit.nbytes
+
     @classmethod
     def of(cls, expected: Expected, facts: ErrorFacts) -> Answer:
         allowance = comparer.allow(expected, facts)
@@ -167,9 +171,11 @@ class Draws:
 
     @property
     def size_bytes(self) -> int:
-        """Without what the bank holds."""
+        """Of base draws and answers, as far as they were made, without what the bank holds."""
         owned = [not (self.definition.independent_axis and s.role is Role.WEIGHT) for s in self.definition.inputs]
-        return sum(base.nbytes for base, own in zip(self.bases, owned, strict=True) if own)
+        kept = sum(base.nbytes for base, own in zip(self.bases, owned, strict=True) if own)
+        answers: Sequence[Answer] = self.__dict__.get("answers") or ()
+        return kept + sum(answer.size_bytes for answer in answers)
 
     @functools.cached_property
     def largest(self) -> float:
@@ -224,7 +230,12 @@ class Draws:
         found: list[list[ErrorFacts]] = [list(known)] if known else []
         with torch.inference_mode():
             for number in range(samples):
-                inputs = [_splice(base, generator)[None] for base in self.bases]
+                inputs = [
+                    _pick(base, generator)
+                    if spec.role is Role.WEIGHT and self.definition.independent_axis
+                    else _splice(base, generator)
+                    for spec, base in zip(self.definition.inputs, self.bases, strict=True)
+                ]
                 if linked:
                     inputs = [
                         tensor if spec.role is Role.WEIGHT else _scaled(tensor, generator)
@@ -302,12 +313,18 @@ def _expanded(values: Tensor, strides: Sequence[int]) -> Tensor:
     return values
 
 
+def _pick(base: Tensor, generator: Generator) -> Tensor:
+    """One base draw, as a set: of large weights, which take long to copy."""
+    number = int(torch.randint(0, base.shape[0], (1,), generator=generator))
+    return base[number : number + 1]
+
+
 def _splice(base: Tensor, generator: Generator) -> Tensor:
-    """One value: the head of one base draw and the tail of another."""
+    """A set of one value: the head of one base draw and the tail of another."""
     flat = base.flatten(1)
     first, second = torch.randperm(base.shape[0], generator=generator)[:2].tolist()
     cut = int(torch.randint(0, flat.shape[1], (1,), generator=generator))
-    return torch.cat((flat[first, :cut], flat[second, cut:])).reshape(base.shape[1:])
+    return torch.cat((flat[first, :cut], flat[second, cut:])).reshape(1, *base.shape[1:])
 
 
 def _scaled(values: Tensor, generator: Generator) -> Tensor:

@@ -9,7 +9,7 @@ from harness.comparer import FACTOR
 from harness.layout import MAX_SETS
 from harness.timing import StopRule
 
-PROVEN_WORK = 5e4
+PROVEN_WORK = 2e4
 """Recomputed per batch where a verdict is to last."""
 
 

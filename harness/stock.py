@@ -34,9 +34,9 @@ knowing most of its inputs already.
 EVERY_ROW = 1 << 62
 CHANGED_WEIGHT_ROWS = 4096
 """Of a weight: more of them would take longer than they are worth."""
-KEPT_INPUT_BYTES = 1 << 30
+KEPT_INPUT_BYTES = 768 << 20
 """Buffers of workloads that are kept filled."""
-KEPT_DRAWS_BYTES = 768 << 20
+KEPT_DRAWS_BYTES = 512 << 20
 
 
 class Stock:

@@ -17,6 +17,8 @@ from harness.session import Finding
 from harness.trial import Trial
 from kernels.verdict import Status
 
+MAX_ELEMENTS = 1 << 21
+"""That are recomputed at once: in float64, with all that is between, each takes a hundred bytes."""
 DISGUISED_SLACK = 2.0
 """On stress values in a timed batch: how exact an answer is to them was checked before, without a link."""
 TIMED_WRONG = "right when checked, wrong when timed: "
@@ -37,15 +39,27 @@ class _Kept:
 
 
 class Verification:
-    """Collects samples of timed calls, and recomputes them when it is finished."""
+    """Collects samples of timed calls, and recomputes them when it is finished, or when they are many."""
 
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
+        self._elements = 0
 
     def add(self, trial: Trial, samples: Samples, regime: str) -> None:
-        """Takes in samples; their workload's buffers may be filled anew afterwards."""
-        kept = _Kept(trial, trial.stock.draws(regime), samples.part, samples.inputs(), samples.outputs())
-        self._kept.append(kept)
+        """Takes in samples; their workload's buffers may be filled anew afterwards.
+
+        Raises:
+            Finding: as `finish`.
+        """
+        draws, inputs, outputs = trial.stock.draws(regime), samples.inputs(), samples.outputs()
+        per_call = sum(tensor[0].numel() for tensor in (*inputs, *outputs))
+        at_once = max(1, MAX_ELEMENTS // per_call)
+        for first in range(0, len(outputs[0]), at_once):
+            some = slice(first, first + at_once)
+            self._kept.append(_Kept(trial, draws, samples.part, [t[some] for t in inputs], [t[some] for t in outputs]))
+            self._elements += per_call * len(outputs[0][some])
+            if self._elements > MAX_ELEMENTS:
+                self.finish()
 
     def finish(self) -> None:
         """Recomputes all that was added since it was last finished.
@@ -57,6 +71,7 @@ class Verification:
         for kept in self._kept:
             alike[kept.shapes].append(kept)
         self._kept = []
+        self._elements = 0
         for group in alike.values():
             inputs = [torch.cat(tensors) for tensors in zip(*(kept.inputs for kept in group), strict=True)]
             expected = group[0].draws.expected(inputs)
