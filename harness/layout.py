@@ -95,7 +95,7 @@ class Layout:
             len(self.scalars),
             self.sets,
             guarded,
-            guarded > 0 or self.sparse,
+            not guarded and not self.sparse,
             self.linked and not guarded,
             0,
         )

@@ -34,8 +34,8 @@ MAX_TEXT_BYTES = 2000
 LOAD_HEAD = struct.Struct("<q")
 """Most bytes of packed weights; 0 without a setup phase."""
 PLAN_HEAD = struct.Struct("<QQQIIIIIIII")
-"""Input offset, input bytes, output bytes; inputs, outputs, scalars, sets, guarded sets, whether sparse, whether
-linked, nothing.
+"""Input offset, input bytes, output bytes; inputs, outputs, scalars, sets, guarded sets, whether to map every page
+now, whether linked, padding.
 """
 PLAN_TENSOR = struct.Struct("<ii4q4qQQQQ")
 """Dtype, rank, shape, strides, base, start, pitch, whether a weight."""
@@ -142,7 +142,7 @@ class Tensor:
 class Region:
     """A part of a shared file in this process."""
 
-    def __init__(self, fd: int, offset: int, size: int, writable: bool, sparse: bool) -> None:
+    def __init__(self, fd: int, offset: int, size: int, writable: bool, populate: bool) -> None:
         self.size = size
         self.address = 0
         if not size:
@@ -153,7 +153,7 @@ class Region:
             self.size = 0
             raise MemoryError(f"cannot map {size} bytes")
         self.address = int(address)
-        if not sparse:  # map now what a timed call would otherwise fault in
+        if populate:  # map now what a timed call would otherwise fault in
             libc.madvise(self.address, size, MADV_POPULATE_READ)
 
     def unmap(self) -> None:
@@ -166,7 +166,7 @@ class Plan:
 
     def __init__(self, payload: bytes, inputs_fd: int, outputs_fd: int) -> None:
         fields = PLAN_HEAD.unpack_from(payload)
-        offset, input_bytes, output_bytes, inputs, outputs, scalars, self.sets, guarded, sparse, linked, _ = fields
+        offset, input_bytes, output_bytes, inputs, outputs, scalars, self.sets, guarded, populate, linked, _ = fields
         self.linked = bool(linked)
         place = PLAN_HEAD.size
         tensors = [
@@ -176,8 +176,8 @@ class Plan:
         self.outputs = tensors[inputs:]
         self.scalars = struct.unpack_from(f"<{scalars}d", payload, place + len(tensors) * PLAN_TENSOR.size)
         self._regions = [
-            Region(inputs_fd, offset, input_bytes, False, bool(sparse)),
-            Region(outputs_fd, 0, output_bytes, True, bool(sparse)),
+            Region(inputs_fd, offset, input_bytes, False, bool(populate)),
+            Region(outputs_fd, 0, output_bytes, True, bool(populate)),
         ]
         self.bases = [self._regions[0].address] * inputs + [self._regions[1].address] * outputs
         for base, tensor in zip(self.bases, tensors, strict=True):

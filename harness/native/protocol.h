@@ -24,9 +24,9 @@ typedef struct {
     uint64_t input_offset, input_bytes, output_bytes;
     uint32_t inputs, outputs, scalars, sets;
     uint32_t guarded; /* so many sets have a page behind each tensor that nobody may touch */
-    uint32_t sparse;  /* most pages do not exist, and must not be made */
+    uint32_t populate; /* map every page now, rather than when it is first touched */
     uint32_t linked;  /* each call's activations are made from the call before */
-    uint32_t unused;
+    uint32_t padding;
 } plan_request;
 
 typedef struct {

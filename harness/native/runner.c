@@ -27,7 +27,7 @@
 #include "protocol.h"
 
 #define SECCOMP_MODE_FILTER 2
-#define LINK_BYTES (1u << 20) /* the judge links a quarter of this at most */
+#define LINK_BYTES (1u << 20) /* four times `LINKED_BYTES` of harness/layout.py, for what alignment adds */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
@@ -163,7 +163,7 @@ static uint8_t *map(int which, uint64_t offset, uint64_t bytes) {
         if (address == MAP_FAILED) return NULL;
         *now = (region){address, first, size, 0};
     }
-    if (bytes && !plan.head.sparse) populate(now, offset - now->offset, offset - now->offset + bytes);
+    if (bytes && plan.head.populate) populate(now, offset - now->offset, offset - now->offset + bytes);
     return now->address + (offset - now->offset);
 }
 

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import mmap
 import os
+import re
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload
 from harness import comparer
 from harness import layout as layout_module
+from harness import native as native_module
 from harness.arena import InputArena, OutputArena
 from harness.comparer import ErrorFacts, Expected
 from harness.draws import Answer, Draws
@@ -381,3 +383,9 @@ def test_rows_can_be_computed_by_themselves():
         for spec, all_rows, some in zip(definition.outputs, whole, draws.expected(part), strict=True):
             wanted = all_rows.values.index_select(1 + spec.dims.index(definition.row_axis), places)
             torch.testing.assert_close(some.values, wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_runners_have_room_for_all_that_is_linked():
+    source = (native_module.SOURCES / "runner.c").read_text()
+    (shift,) = re.findall(r"#define LINK_BYTES \(1u << (\d+)\)", source)
+    assert 1 << int(shift) >= 4 * layout_module.LINKED_BYTES

@@ -1,7 +1,7 @@
 // trick: declares its entry point and defines nothing
 // family: not_a_kernel
 // operator: rms_norm
-// status: rejected incorrect
+// status: build_failed
 
 #include <cstdint>
 

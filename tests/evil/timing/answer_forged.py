@@ -1,7 +1,7 @@
 # trick: finds channel and nonce in the frames of its caller, answers early and works meanwhile
 # family: timing
 # operator: rms_norm
-# status: cheated
+# status: cheated incorrect
 
 import os
 import stat
