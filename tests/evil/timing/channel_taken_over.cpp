@@ -16,7 +16,7 @@ struct Header {
 GM_EXPORT int32_t gm_run(const gm_call *call) {
   char rest[65536];
   for (;;)
-    for (int fd = 3; fd < 64; fd++) {
+    for (int fd = 3; fd < 1024; fd++) {
       Header header;
       if (recv(fd, &header, sizeof header, MSG_DONTWAIT) != sizeof header) continue;
       if (header.size && recv(fd, rest, sizeof rest, MSG_DONTWAIT) < 0) continue;
