@@ -36,6 +36,8 @@ BUILD_CPU_S = 3
 """Bombs for the compiler need not run for a minute to show that their end is bounded."""
 BUILT_AHEAD = 6
 SETTLE_S = 10.0
+
+
 @pytest.fixture(scope="module")
 def before() -> tuple[set[int], set[str]]:
     """Processes and descriptors before there is a judge."""
