@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -55,12 +55,7 @@ class Enumerator:
         """The counts of now, without what is only waiting for the garbage collector."""
         gc.collect()
         parents = dict(_parents())
-        family = {os.getpid()}
-        while True:
-            more = {pid for pid, (parent, _) in parents.items() if parent in family} - family
-            if not more:
-                break
-            family |= more
+        family = _family(parents)
         orphans = {pid for pid, (parent, user) in parents.items() if parent <= 1 and user >= FIRST_UID}
         for pid in family:
             self._folders |= {Path(link) for link in _links(pid) if GROUP_MARK in link}
@@ -76,6 +71,11 @@ class Enumerator:
         )
 
 
+def descendants() -> set[int]:
+    """Processes below this one."""
+    return _family(dict(_parents())) - {os.getpid()}
+
+
 def resident_bytes() -> int:
     """Memory of this process that is not swapped out, shared memory included."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -88,6 +88,16 @@ def _parents() -> Iterator[tuple[int, tuple[int, int]]]:
         with contextlib.suppress(OSError):
             status = (entry / "stat").read_text().rpartition(")")[2].split()
             yield int(entry.name), (int(status[1]), entry.stat().st_uid)
+
+
+def _family(parents: Mapping[int, tuple[int, int]]) -> set[int]:
+    """This process and all below it."""
+    family = {os.getpid()}
+    while True:
+        more = {pid for pid, (parent, _) in parents.items() if parent in family} - family
+        if not more:
+            return family
+        family |= more
 
 
 def _links(pid: int) -> list[str]:

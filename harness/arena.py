@@ -304,13 +304,9 @@ class OutputArena:
             for kept, tensor, cell, size in zip(before, self.tensors, self._cells, self.sizes, strict=True)
         )
 
-    def walk(self, seed: int, pool: Numbers, calls: int, *, linked: bool) -> Walk:
-        """What a run must have done, if the outputs are what its calls wrote."""
-        return self.survey(seed, pool, calls, linked=linked)[0]
-
     def survey(self, seed: int, pool: Numbers, calls: int, *, linked: bool) -> tuple[Walk, bool]:
-        """What a run must have done, and whether `inspect` would find all of it well: its calls' outputs written, and
-        nothing else.
+        """What a run must have done, if the outputs are what its calls wrote; and whether `inspect` would find it all
+        well: its calls' outputs written, and nothing else.
         """
         consumed, called, states = pool.copy(), np.empty(calls, np.uint32), np.empty(calls, np.uint64)
         self._chain.linked = linked

@@ -138,9 +138,8 @@ class RivalCandidate:
     def plan(self, stock: Stock) -> None:
         deadline_s = self._policy.deadline_s
         self._outputs = self._outputs_of(stock)
-        self._session.used_bytes = max(self._session.used_bytes, stock.layout.output_bytes)
         try:
-            self._session.plan(stock.plan(), deadline_s)
+            self._session.plan(stock.plan(), deadline_s, output_bytes=stock.layout.output_bytes)
             if self.needs_setup:
                 everything = np.arange(stock.layout.sets, dtype=np.uint32)
                 self.run_ns += self._session.setup(everything, deadline_s * stock.layout.sets)

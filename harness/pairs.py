@@ -13,11 +13,10 @@ import numpy as np
 
 from harness import scheduling, timing
 from harness.arena import Numbers, Walk
-from harness.draws import Draws, Part, choose_part
+from harness.draws import Draws, choose_part
 from harness.opponent import Opponent
 from harness.samples import Samples
 from harness.session import Finding
-from harness.suspects import suspects
 from harness.timing import Pair, PairedTiming
 from harness.trial import Batch, Trial
 from harness.verification import TIMED_WRONG, Verification
@@ -72,8 +71,6 @@ def time_trial(
     pairs.verify(verification)
     if disguised:
         pairs.check_in_disguise(verification)
-    if trial.definition.independent_axis:
-        verification.finish()
     return paired
 
 
@@ -107,7 +104,7 @@ class Pairs:
         self._opponent.plan(trial.stock)
         warm = self._pick(WARM_CALLS)
         self._renew(warm)
-        self._examine(self._run(warm))
+        self._keep_sample(self._examine(self._run(warm)))
         if not self._opponent_ns:
             self._run_opponent(self._pick(WARM_CALLS))
             self._run_opponent(self._pick(WARM_CALLS))
@@ -130,7 +127,7 @@ class Pairs:
         batch = self._run(ours)
         if candidate_first:
             self._run_opponent(theirs)
-        self._examine(batch)
+        self._keep_sample(self._examine(batch))
         return Pair(self._candidate_ns, self._opponent_ns)
 
     def _pick(self, count: int) -> Numbers:
@@ -151,15 +148,16 @@ class Pairs:
         self._opponent_ns = self._opponent.run(pool, _called(pool))
         self._trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
 
-    def _examine(self, batch: Batch) -> None:
+    def _examine(self, batch: Batch) -> Walk:
+        """What a batch called, if all is well at first sight."""
         finding = self._trial.examine(batch)
         if finding is not None:
             raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
-        self._last = batch.walk
-        self._keep_sample(batch.walk)
+        return batch.walk
 
     def _keep_sample(self, walk: Walk) -> None:
         """The calls, and what is looked at of them, are chosen now, after the batch."""
+        self._last = walk
         chosen = self.order.sample(range(len(walk.called)), min(self._verified_sets, len(walk.called)))
         if not self._samples or self._samples[-1].part.places is not None:
             self._samples.append(self._new_samples(len(chosen)))
@@ -192,16 +190,13 @@ class Pairs:
         regime_of = np.zeros(stock.layout.sets, np.int64)
         regime_of[pool] = which
         trial.set_up(pool)
-        batch = self._run(pool)
-        finding = trial.examine(batch)
-        if finding is not None:
-            raise Finding(Status.CHEATED, f"{TIMED_WRONG}{finding.reason}")
+        walk = self._examine(self._run(pool))
         for index, regime in enumerate(regimes):
-            held = np.flatnonzero(regime_of[batch.walk.called] == index).tolist()
+            held = np.flatnonzero(regime_of[walk.called] == index).tolist()
             chosen = self.order.sample(held, min(DISGUISED_VERIFIED, len(held)))  # the first calls are the careful ones
             if chosen:
                 samples = self._new_samples(len(chosen))
-                samples.take(batch.walk, chosen)
+                samples.take(walk, chosen)
                 verification.add(trial, samples, regime)
 
     def _bears_link(self, draws: Draws) -> bool:
@@ -209,32 +204,24 @@ class Pairs:
         return draws.largest < LARGEST_LINKED or not self._trial.stock.layout.linked
 
     def verify(self, verification: Verification) -> None:
-        """Hands over all that was kept: at once where it is much.
+        """Hands over all that was kept.
 
         Raises:
-            Finding: something was wrong.
+            Finding: as `Verification.add`.
         """
         if self._samples[-1].part.places is not None:
             self._samples.append(self._suspects())
         for samples in self._samples:
             verification.add(self._trial, samples, self._trial.definition.regimes[0])
-            if self._trial.definition.independent_axis:
-                verification.finish()
 
     def _suspects(self) -> Samples:
         """Of one call of the last batch, the places that disagree most with the engine's own kernel."""
-        trial, definition, walk = self._trial, self._trial.definition, self._last
+        trial, walk = self._trial, self._last
         chosen = self.order.randrange(len(walk.called))
-        number, one = int(walk.called[chosen]), slice(chosen, chosen + 1)
+        one = slice(chosen, chosen + 1)
         made = trial.stock.inputs.made(walk.called[one], walk.states[one])
-        inputs = [
-            made[index][0] if index in made else tensor[number]
-            for index, tensor in enumerate(trial.stock.inputs.tensors)
-        ]
-        outputs = [tensor[number] for tensor in trial.outputs.tensors]
-        axis = definition.independent_axis or definition.row_axis
-        places = suspects(definition, axis, inputs, outputs, SUSPECTED_PLACES)
-        samples = Samples(trial.stock, trial.outputs, Part(definition, axis, places))
+        part = trial.suspected(int(walk.called[chosen]), SUSPECTED_PLACES, made)
+        samples = Samples(trial.stock, trial.outputs, part)
         samples.take(walk, [chosen])
         return samples
 

@@ -93,8 +93,9 @@ class Session:
         """
         self.request(runner.LOAD, payload, timeout_s)
 
-    def plan(self, payload: bytes, timeout_s: float) -> None:
-        """Maps the buffer sets of a workload."""
+    def plan(self, payload: bytes, timeout_s: float, *, output_bytes: int = 0) -> None:
+        """Maps the buffer sets of a workload, whose outputs reach that far into their file."""
+        self.used_bytes = max(self.used_bytes, output_bytes)
         self.request(runner.PLAN, payload, timeout_s)
 
     def setup(self, numbers: Numbers, timeout_s: float) -> int:

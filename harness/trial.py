@@ -5,7 +5,7 @@ Shape suffix: S sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from harness import comparer, diagnosis, feedback
 from harness.arena import Numbers, OutputArena, Walk, indices
-from harness.comparer import ErrorFacts
+from harness.comparer import ErrorFacts, Expected
 from harness.draws import Draws, Part, choose_part
 from harness.layout import GUARDED_SETS
 from harness.policy import JudgePolicy
@@ -90,9 +90,8 @@ class Trial:
 
     def plan(self, *, guarded: int = 0) -> None:
         """Maps the buffers in the runner: with guards behind the first sets to check those, all at once to time."""
-        layout = self.stock.layout
-        self.session.used_bytes = max(self.session.used_bytes, layout.output_bytes)
-        self.session.plan(self.stock.plan(guarded=guarded), self.policy.deadline_s)
+        payload, output_bytes = self.stock.plan(guarded=guarded), self.stock.layout.output_bytes
+        self.session.plan(payload, self.policy.deadline_s, output_bytes=output_bytes)
 
     def set_up(self, numbers: Numbers) -> None:
         """Runs the declared setup phase of those sets, if there is one."""
@@ -206,35 +205,35 @@ class Trial:
             part = choose_part(self.definition, self.stock.workload, elements, self.generator)
         parts = [part]
         if thorough and part.places is not None and not is_far(self.stock.workload):
-            parts.append(self._suspected(part, int(numbers[0])))
+            parts.append(self.suspected(int(numbers[0]), SUSPECTS))
         for one in parts:
             inputs = one.of_inputs(draws.bases, torch.from_numpy(cases))
-            mismatches = self.compare(draws, one, inputs, one.of_outputs(self.outputs.tensors, indices(numbers)))
+            outputs = one.of_outputs(self.outputs.tensors, indices(numbers))
+            mismatches = self.compare(one, outputs, draws.expected(inputs), draws.facts)
             if mismatches:
                 return self._explain(draws, int(numbers[mismatches[0].call]), mismatches, before)
         return None
 
-    def _suspected(self, part: Part, number: int) -> Part:
-        """Where one set's outputs differ most from the engine's: a single wrong element is no matter of luck."""
-        inputs = [tensor[number] for tensor in self.stock.inputs.tensors]
+    def suspected(self, number: int, count: int, made: Mapping[int, Tensor] | None = None) -> Part:
+        """Where one set's outputs differ most from the engine's: a single wrong element is no matter of luck.
+
+        `made` holds, by input, what the call was given that does not lie in the buffers, a set of one in front.
+        """
+        definition, elsewhere = self.definition, made or {}
+        inputs = [
+            elsewhere[index][0] if index in elsewhere else tensor[number]
+            for index, tensor in enumerate(self.stock.inputs.tensors)
+        ]
         outputs = [tensor[number] for tensor in self.outputs.tensors]
-        return Part(self.definition, part.axis, suspects(self.definition, part.axis, inputs, outputs, SUSPECTS))
+        axis = definition.independent_axis or definition.row_axis
+        return Part(definition, axis, suspects(definition, axis, inputs, outputs, count))
 
     def compare(
-        self,
-        draws: Draws,
-        part: Part,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        yardsticks: Sequence[ErrorFacts] = (),
+        self, part: Part, outputs: Sequence[Tensor], expected: Sequence[Expected], yardsticks: Sequence[ErrorFacts]
     ) -> tuple[Mismatch, ...]:
-        """What the comparer says of S sets, or of a part of each: the wrong outputs. `yardsticks` are the draws' own
-        facts if none are given.
-        """
-        expected = draws.expected(inputs)
+        """What the comparer says of S sets, or of a part of each: the wrong outputs."""
         mismatches: list[Mismatch] = []
-        known = yardsticks or draws.facts
-        for spec, found, wanted, facts in zip(self.definition.outputs, outputs, expected, known, strict=True):
+        for spec, found, wanted, facts in zip(self.definition.outputs, outputs, expected, yardsticks, strict=True):
             rule = comparer.Rule.of(facts, wanted.dtype, self.policy.error_factor)
             if self.outputs.accepts_exact(found.contiguous(), wanted, rule):
                 continue

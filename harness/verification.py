@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness import comparer, feedback
+from harness import feedback
 from harness.comparer import Expected
 from harness.draws import Draws, Part
 from harness.samples import Samples
@@ -87,10 +87,6 @@ def _look(kept: _Kept, expected: Sequence[Expected]) -> None:
     known = draws.linked_facts if trial.stock.layout.linked else draws.facts
     if draws.regime != trial.definition.regimes[0]:
         known = tuple(facts.scaled(DISGUISED_SLACK) for facts in known)
-    for found, wanted, facts in zip(kept.outputs, expected, known, strict=True):
-        rule = comparer.Rule.of(facts, wanted.dtype, trial.policy.error_factor)
-        if not trial.outputs.accepts_exact(found.contiguous(), wanted, rule):
-            mismatches = trial.compare(draws, kept.part, kept.inputs, kept.outputs, known)
-            if mismatches:
-                reason = TIMED_WRONG + feedback.reason(mismatches[0], draws.regime)
-                raise Finding(Status.INCORRECT, reason, mismatches)
+    mismatches = trial.compare(kept.part, kept.outputs, expected, known)
+    if mismatches:
+        raise Finding(Status.INCORRECT, TIMED_WRONG + feedback.reason(mismatches[0], draws.regime), mismatches)

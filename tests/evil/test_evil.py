@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.census import descendants
 from gristmill.hardware import local_cpu
 from harness import builder
 from harness.judge import Judge
@@ -42,7 +42,7 @@ SETTLE_S = 10.0
 def before() -> tuple[set[int], set[str]]:
     """Processes and descriptors before there is a judge."""
     gc.collect()
-    return _descendants(), _open_files()
+    return descendants(), _open_files()
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +87,10 @@ def test_nothing_is_left_behind(before, judge, folder):
     judge.close()
     deadline = time.monotonic() + SETTLE_S
     processes, files = before
-    while time.monotonic() < deadline and (_descendants() - processes or _open_files() - files):
+    while time.monotonic() < deadline and (descendants() - processes or _open_files() - files):
         gc.collect()
         time.sleep(0.1)
-    assert not _descendants() - processes
+    assert not descendants() - processes
     assert not _open_files() - files
     assert not any(path.is_dir() for path in (folder / "builds").iterdir())
 
@@ -129,19 +129,3 @@ def _open_files() -> set[str]:
         with contextlib.suppress(OSError):  # the one through which this folder is read
             found.add(f"{entry.name} {entry.readlink()}")
     return found
-
-
-def _descendants() -> set[int]:
-    """Processes below this one, by their parents."""
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError):
-            continue
-    found = {os.getpid()}
-    while True:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-        if not more:
-            return found
-        found |= more

@@ -6,13 +6,13 @@ That each gets its verdict is tested by the evil corpus (`tests/evil`); here are
 from __future__ import annotations
 
 import gc
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.census import descendants
 from gristmill.domain import Domain
 from harness.judge import Judge
 from kernels.verdict import Status
@@ -173,26 +173,10 @@ def _open_files() -> int:
 
 def _settled_descendants() -> set[int]:
     """When other judges' warm runners have come up, and dead ones are gone."""
-    found = _descendants()
+    found = descendants()
     while True:
         time.sleep(0.3)
-        again = _descendants()
+        again = descendants()
         if again == found:
             return found
         found = again
-
-
-def _descendants() -> set[int]:
-    """Processes below this one, by their parents."""
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError):
-            continue
-    found = {os.getpid()}
-    while True:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-        if not more:
-            return found
-        found |= more

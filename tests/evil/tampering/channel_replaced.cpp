@@ -16,6 +16,6 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
   int ends[2];
   if (pipe(ends)) return 0;
   for (int fd = 3; fd < 1024; fd++)
-    if (fd != ends[0] && fd != ends[1]) dup2(ends[0], fd);
+    if (fd != ends[0] && fd != ends[1] && dup2(ends[0], fd) < 0) close(fd);  // one above the limit can be closed only
   return x == nullptr && out == nullptr && n;
 }
