@@ -57,10 +57,10 @@ LEAST_PER_MINUTE = 40.0
 LEAST_RATIO = 10.0
 RESAMPLES = 2000
 WHY_MISSED = (
-    "found: some 180 pairs per candidate at 0.36 ms of Python each, the check of 19 workloads 20 ms, and builds beside it "
-    "that double both (68 to 109 ms with builds done before); tried: checks, surveys, samples and the comparer's rule in "
-    "native code, kept plans, a mapped window, one recomputation per candidate (from 2,300 ms), and one build at a time, "
-    "which was slower; not tried: a pair in one native call"
+    "found: some 180 pairs per candidate at 0.36 ms of Python each, the check of 19 workloads 20 ms, and builds beside "
+    "it that double both (68 to 109 ms with builds done before); tried: checks, surveys, samples and the comparer's "
+    "rule in native code, kept plans, a mapped window, one recomputation per candidate (from 2,300 ms), and one build "
+    "at a time, which was slower; not tried: a pair in one native call"
 )
 """Of the rows that this benchmark misses: they have one cause."""
 
