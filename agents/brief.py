@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agents.errors import BriefError
+from gristmill.domain import AxisRange
 from gristmill.hardware import Hardware
 from gristmill.workload import Workload
+from kernels.candidate import Candidate
+from kernels.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,14 @@ class Best:
     """Digest of the candidate that reached it."""
     ratio: float
     """Baseline time over candidate time."""
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A judged candidate that the next one is to be derived from."""
+
+    candidate: Candidate
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,16 @@ class Brief:
     best: tuple[Best, ...] = ()
     feedback: tuple[str, ...] = ()
     """Lines about what was tried, newest last."""
+    pattern: str = ""
+    """Name of the optimisation pattern to follow; empty leaves the choice to the agent."""
+    parents: tuple[Parent, ...] = ()
+    """What to improve on, the first before the others; none asks for something new."""
+    focus: AxisRange | None = None
+    """Part of the traffic that the candidate is for; None is all of it."""
+    lessons: tuple[str, ...] = ()
+    """What memory knows of this operator and hardware, the most useful first."""
+    strategy: str = ""
+    """Name of the strategy that asks."""
 
     def __post_init__(self) -> None:
         if not self.workloads:

@@ -1,8 +1,13 @@
-"""What can go wrong with briefs, patterns and the agents that use them."""
+"""What can go wrong with briefs, patterns, models and budgets."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gristmill.errors import GristmillError
+
+if TYPE_CHECKING:
+    from agents.chat import Usage
 
 
 class BriefError(GristmillError):
@@ -11,3 +16,32 @@ class BriefError(GristmillError):
 
 class PatternError(GristmillError):
     """A pattern's parameters lie outside its space, or nobody knows the pattern."""
+
+
+class BudgetSpentError(GristmillError):
+    """What was to be reserved passes a cap. The search ends with the best so far."""
+
+
+class ModelError(GristmillError):
+    """A language model gave no answer."""
+
+    def __init__(self, message: str, usage: Usage | None = None) -> None:
+        super().__init__(message)
+        self.usage = usage
+        """What it cost nevertheless; None if nothing."""
+
+
+class RateLimitedError(ModelError):
+    """The provider wants fewer calls, for `retry_after_s` if it said so."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None, usage: Usage | None = None) -> None:
+        super().__init__(message, usage)
+        self.retry_after_s = retry_after_s
+
+
+class ModelUnavailableError(ModelError):
+    """The provider failed, was not reached, took too long, or broke off: the same call may succeed later."""
+
+
+class RequestRefusedError(ModelError):
+    """The provider does not take this request (key, model name, size): the same call will fail again."""

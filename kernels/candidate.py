@@ -36,6 +36,10 @@ class Origin:
     """Tunable constants, as text."""
     parents: tuple[str, ...] = ()
     """Digests of the candidates it was derived from."""
+    model: str = ""
+    """Language model that wrote it."""
+    episode: str = ""
+    """Id of the episode, with its prompts, that led to it."""
 
 
 @dataclass(frozen=True)

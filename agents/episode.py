@@ -1,0 +1,83 @@
+"""An episode: one agent's path to its candidates, as it is logged and replayed. Holds no secret and no host path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agents.chat import Answer, Message, Usage
+
+
+class Outcome(StrEnum):
+    """How an episode ended."""
+
+    SUBMITTED = "submitted"
+    """With at least one candidate."""
+    NO_CODE = "no_code"
+    """The answers held no program."""
+    TRUNCATED = "truncated"
+    REFUSED = "refused"
+    EMPTY = "empty"
+    MALFORMED = "malformed"
+    """What it gave could not be made a candidate of: wrong entry point, too large, not text."""
+    KNOWN = "known"
+    """It proposed what had been proposed before."""
+    FAILED = "failed"
+    """The provider gave no answer."""
+    GAVE_UP = "gave_up"
+    """Out of turns."""
+    SPENT = "spent"
+    """The budget does not allow another call."""
+
+
+@dataclass(frozen=True)
+class ModelTurn:
+    """What was said to a model since its last answer, and what it said."""
+
+    started_ms: int
+    """Since the epoch."""
+    messages: tuple[Message, ...]
+    answer: Answer | None
+    error: str = ""
+    """Instead of an answer."""
+
+
+@dataclass(frozen=True)
+class ToolTurn:
+    """A tool at work."""
+
+    started_ms: int
+    name: str
+    arguments: str
+    result: str
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of the two."""
+
+    model: ModelTurn | None = None
+    tool: ToolTurn | None = None
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One proposal's making, from the brief to the candidates or to why there is none."""
+
+    id: str
+    agent: str
+    model: str
+    operator: str
+    dtype: str
+    pattern: str
+    strategy: str
+    parents: tuple[str, ...]
+    """Digests."""
+    steps: tuple[Step, ...]
+    outcome: Outcome
+    reason: str
+    """One line."""
+    candidates: tuple[str, ...]
+    """Digests of what came out."""
+    usage: Usage
