@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from agents.chat import Answer, Message, Usage
 
@@ -81,3 +82,11 @@ class Episode:
     candidates: tuple[str, ...]
     """Digests of what came out."""
     usage: Usage
+
+
+class EpisodeLog(Protocol):
+    """Where episodes go. Thread-safe; must neither fail nor hold an agent up."""
+
+    def record(self, episode: Episode) -> None:
+        """Returns once the episode is on disk. An id that was recorded before is not recorded again."""
+        ...
