@@ -9,7 +9,7 @@ import pytest
 
 from cli import judge, verdict_report
 from gristmill import records
-from kernels import catalogue
+from kernels import catalogue, evidence
 from kernels.inputs import workload
 from kernels.verdict import (
     ErrorBin,
@@ -66,8 +66,8 @@ def test_a_wrong_answer_is_shown_with_its_place_its_errors_and_its_calls():
     assert "  rows: 3 of 4 (0, 1, 3)" in lines and "  columns: 1 of 1024 (7)" in lines
     assert "  only where |expected| > 1.5" in lines
     bars = [line for line in lines if line.endswith("#")]
-    assert [line.count("#") for line in bars] == [verdict_report.BAR_CHARACTERS, 1]
-    assert bars[0].split() == ["below", "0.1", "4093", "#" * verdict_report.BAR_CHARACTERS]
+    assert [line.count("#") for line in bars] == [evidence.BAR_CHARACTERS, 1]
+    assert bars[0].split() == ["below", "0.1", "4093", "#" * evidence.BAR_CHARACTERS]
     assert "  tokens=4 hidden=1024, traffic values: out_TH[3, 7] is 1, expected 2" in lines
     assert "    x_TH 4x1024 in steps of 2048x1" in lines
     assert "    x_TH[3, 0..1023]: [0] 0.5, [7] -1.25" in lines and "    strides are ignored" in lines
@@ -93,7 +93,7 @@ def test_timings_are_a_table_and_the_object_has_its_line():
     ],
 )
 def test_objects_are_described_as_far_as_they_are_known(report, words):
-    assert verdict_report.object_text(report).startswith(words)
+    assert evidence.object_text(report).startswith(words)
 
 
 def test_a_failed_build_shows_its_errors_and_not_the_whole_log():
