@@ -24,7 +24,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "row_reduction": ("norm", "softmax", "argmax", "topk", "quantise", "quantize"),
     "elementwise": ("rotary", "silu", "gelu", "mul", "add", "cast", "copy", "write"),
 }
-"""Words of operator names; the first family with one of them has the operator. Fused ones go with their hardest part."""
+"""Words of operator names. The first family that has one has the operator: fused ones go with their hardest part."""
 
 
 def family_of(operator: str) -> str:
@@ -161,7 +161,7 @@ class Shelf:
 
     schema: int
     family: str
-    contents: Contents = Contents()
+    contents: Contents = field(default_factory=Contents)
     folded: tuple[Folded, ...] = ()
     """The latest segments in it: a copy that arrives late is not counted again."""
     horizon_ms: int = 0
