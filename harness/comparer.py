@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.verdict import ErrorBin, Mismatch
+from harness import damage
+from kernels.verdict import Mismatch
 
 FACTOR = 4.0
 ACCUMULATOR_ROUNDINGS = 4.0
@@ -46,11 +47,6 @@ MEAN_SPREAD = 0.75
 """... and over the root of the elements in the mean, what chance adds to it: five standard deviations. For a single
 element both make one unit.
 """
-MAX_TEXT_DIGITS = 9
-NAMED_PLACES = 4
-"""Wrong rows and columns that a mismatch names."""
-DECADES = 6
-"""Of error over what is allowed that a histogram tells apart above 1."""
 EXPONENT_BITS = 0x7FF << 52
 """Of a float64."""
 
@@ -246,114 +242,16 @@ def compare(
     if not bool((worst_S > 1).any()):
         return None
     number = int(worst_S.argmax())
-    return _mismatch(
-        Mismatch(
-            workload=workload,
-            output=output,
-            worst_index=(),
-            found="",
-            expected="",
-            error_ratio=_text(float(worst_S[number])),
-            wrong_elements=0,
-            total_elements=ratios[number].numel(),
-            pattern="all",
-            call=number,
-        ),
+    return damage.describe(
         found[number],
         expected.values[number],
         ratios[number],
-        _wrong(ratios[number], [line[number] for line in lines]),
+        damage.to_blame(ratios[number], [line[number] for line in lines]),
+        workload=workload,
+        output=output,
+        call=number,
+        error_ratio=float(worst_S[number]),
     )
-
-
-def _mismatch(blank: Mismatch, found: Tensor, expected: Tensor, ratios: Tensor, wrong: Tensor) -> Mismatch:
-    """One set's mismatch in full."""
-    shape = tuple(found.shape)
-    flat_index = int(torch.where(wrong, ratios, 0.0).argmax() if bool(wrong.any()) else ratios.argmax())
-    rows_R, columns_C = (_as_rows(wrong).any(dim) for dim in (1, 0))
-    return replace(
-        blank,
-        worst_index=tuple(int(i) for i in torch.unravel_index(torch.tensor(flat_index), shape)),
-        found=_text(found.flatten()[flat_index].item()),
-        expected=_text(expected.flatten()[flat_index].item()),
-        wrong_elements=int(wrong.sum()),
-        pattern=pattern(wrong, found),
-        rows=_first(rows_R),
-        wrong_rows=int(rows_R.sum()),
-        total_rows=rows_R.numel(),
-        columns=_first(columns_C),
-        wrong_columns=int(columns_C.sum()),
-        total_columns=columns_C.numel(),
-        magnitudes=magnitudes(wrong, expected),
-        histogram=histogram(ratios),
-    )
-
-
-def _wrong(ratios: Tensor, lines: Sequence[Tensor]) -> Tensor:
-    """Which elements of one set are to blame: the wrong ones; where there are none, those of rows or columns whose mean
-    is wrong; else none by itself.
-    """
-    wrong = ratios > 1
-    if bool(wrong.any()):
-        return wrong
-    for line, dim in zip(lines, (1, 0), strict=False):
-        if bool((line > 1).any()):
-            return (line > 1).unsqueeze(dim).expand_as(_as_rows(wrong)).reshape(wrong.shape)
-    return wrong
-
-
-def histogram(ratios: Tensor) -> tuple[ErrorBin, ...]:
-    """Elements by decade of error over what is allowed."""
-    finite = ratios[torch.isfinite(ratios)]
-    decades = finite.log10().floor().clamp(-2, DECADES - 1).to(torch.int64)
-    counts = [(_decade(decade), int((decades == decade).sum())) for decade in range(-2, DECADES)]
-    counts.append(("NaN or infinity misplaced", ratios.numel() - finite.numel()))
-    return tuple(ErrorBin(label, count) for label, count in counts if count)
-
-
-def _decade(decade: int) -> str:
-    if decade == -2:
-        return "below 0.1"
-    if decade == DECADES - 1:
-        return f"{10.0**decade:g} and more"
-    return f"{10.0**decade:g} to {10.0 ** (decade + 1):g}"
-
-
-def magnitudes(wrong: Tensor, expected: Tensor) -> str:
-    """Whether the size of the expected values tells the wrong elements from the right ones: a clause, or nothing."""
-    sizes = expected.abs()
-    bad, good = sizes[wrong & torch.isfinite(sizes)], sizes[~wrong & torch.isfinite(sizes)]
-    if min(bad.numel(), good.numel()) < 2:
-        return ""
-    if bool(bad.min() > good.max()):
-        return f"only where |expected| > {float(good.max()):.3g}"
-    if bool(bad.max() < good.min()):
-        return f"only where |expected| < {float(good.min()):.3g}"
-    return ""
-
-
-def pattern(wrong: Tensor, found: Tensor) -> str:
-    """The shape of the damage: `all`, `nan`, `tail`, `rows`, `columns` or `scattered`.
-
-    `all` also stands for a tensor none of whose elements is wrong by itself, but whose mean is.
-    """
-    count = int(wrong.sum())
-    if count in (0, wrong.numel()):
-        return "all" if not bool(torch.isnan(found).all()) else "nan"
-    if bool(torch.isnan(found[wrong]).all()):
-        return "nan"
-    flat = wrong.flatten()
-    first = int(flat.to(torch.uint8).argmax())
-    if bool(flat[first:].all()):
-        return "tail"
-    rows_RC = wrong.reshape(-1, wrong.shape[-1])
-    if count == int(rows_RC.any(1).sum()) * rows_RC.shape[1]:
-        return "rows"
-    columns = rows_RC.any(0)
-    if rows_RC.shape[0] > 1 and count == int(columns.sum()) * rows_RC.shape[0]:
-        first_column = int(columns.to(torch.uint8).argmax())
-        return "tail" if bool(columns[first_column:].all()) else "columns"
-    return "scattered"
 
 
 def merge(facts: Sequence[ErrorFacts]) -> ErrorFacts:
@@ -365,11 +263,6 @@ def merge(facts: Sequence[ErrorFacts]) -> ErrorFacts:
         max(fact.places for fact in facts),
         max(fact.sums for fact in facts),
     )
-
-
-def _as_rows(tensor: Tensor) -> Tensor:
-    """One set as rows and columns: the last dimension, and all others."""
-    return tensor.reshape(-1, tensor.shape[-1])
 
 
 def _lines(tensor: Tensor) -> list[tuple[int, ...]]:
@@ -403,17 +296,7 @@ def _over(errors: Tensor, allowed: Tensor) -> Tensor:
     return (errors / allowed).nan_to_num_(0.0, torch.inf)
 
 
-def _first(wrong: Tensor) -> tuple[int, ...]:
-    return tuple(wrong.nonzero().flatten()[:NAMED_PLACES].tolist())
-
-
 def _last_place(values: Tensor, info: torch.finfo) -> Tensor:
     """Distance to the next number of the output's dtype, in float64; the spacing of subnormal numbers at least."""
     powers = (values.contiguous().view(torch.int64) & EXPONENT_BITS).view(torch.float64)  # 2 ** floor(log2 |value|)
     return (powers * info.eps).clamp_(min=info.tiny * info.eps)
-
-
-def _text(value: float) -> str:
-    if math.isnan(value):
-        return "nan"
-    return f"{value:.{MAX_TEXT_DIGITS}g}"

@@ -49,7 +49,7 @@ class Mismatch:
     wrong_elements: int
     total_elements: int
     pattern: str
-    """Shape of the damage: `all`, `tail`, `rows`, `columns`, `scattered`, `nan`."""
+    """Shape of the damage: see `harness/damage.py`, or `nan`."""
     call: int = 0
     """Which of the calls that were compared at once."""
     rows: tuple[int, ...] = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,26 +60,6 @@ def test_a_mismatch_says_where_and_how_much():
     assert (mismatch.worst_index, mismatch.found, mismatch.expected) == ((2, 1), "5", "1")
     assert (mismatch.wrong_elements, mismatch.total_elements, mismatch.pattern) == (1, 12, "scattered")
     assert float(mismatch.error_ratio) > 1
-
-
-@pytest.mark.parametrize(
-    ("wrong", "name"),
-    [
-        (lambda m: m.fill_(True), "all"),
-        (lambda m: m.flatten()[-3:].fill_(True), "tail"),
-        (lambda m: m[2:].fill_(True), "tail"),
-        (lambda m: m[1].fill_(True), "rows"),
-        (lambda m: m[:, 1].fill_(True), "columns"),
-        (lambda m: m[:, 4:].fill_(True), "tail"),
-        (lambda m: (m[0, 1].fill_(True), m[2, 3].fill_(True)), "scattered"),
-    ],
-)
-def test_patterns_have_names(wrong, name):
-    mask = torch.zeros(4, 6, dtype=torch.bool)
-    wrong(mask)
-    assert comparer.pattern(mask, torch.zeros(4, 6)) == name
-    if name not in ("all",):
-        assert comparer.pattern(mask, torch.where(mask, float("nan"), 0.0)) == "nan"
 
 
 FLOATS = st.floats(-1e6, 1e6, width=32).filter(lambda x: x == 0 or abs(x) > 1e-20)

@@ -1,7 +1,7 @@
 """Systematic mutants of the comparer: each is told from the original by what it says about a row of telling cases.
 
-Every comparison, operator, constant, flag and reduction of the module is changed, one at a time. What cannot be told
-apart is listed with the reason why it is the same program.
+Every comparison, operator, constant, flag and reduction of the module, and of the one that describes what it found, is
+changed, one at a time. What cannot be told apart is listed with the reason why it is the same program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from harness import comparer
+from harness import comparer, damage
 
 COMPARISONS = {ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 OPERATORS = {
@@ -44,40 +44,45 @@ METHODS = {
 }
 DROPPED = ("abs_", "abs", "nan_to_num", "nan_to_num_", "clamp", "clamp_", "masked_fill")
 """Calls that a mutant leaves out."""
-FUNCTIONS = (
-    "deviate",
-    "allow",
-    "_element_allowance",
-    "_mean_allowance",
-    "_mean_base",
-    "_line_base",
-    "measure",
-    "element_ratios",
-    "mean_ratios",
-    "line_ratios",
-    "compare",
-    "_mismatch",
-    "_wrong",
-    "histogram",
-    "_decade",
-    "magnitudes",
-    "pattern",
-    "merge",
-    "scaled",
-    "roundings",
-    "_as_rows",
-    "_lines",
-    "_mean",
-    "_mean_ratios",
-    "_over",
-    "_first",
-    "_last_place",
-)
+FUNCTIONS = {
+    "deviate": comparer,
+    "allow": comparer,
+    "_element_allowance": comparer,
+    "_mean_allowance": comparer,
+    "_mean_base": comparer,
+    "_line_base": comparer,
+    "measure": comparer,
+    "element_ratios": comparer,
+    "mean_ratios": comparer,
+    "line_ratios": comparer,
+    "compare": comparer,
+    "merge": comparer,
+    "scaled": comparer,
+    "roundings": comparer,
+    "_lines": comparer,
+    "_mean": comparer,
+    "_mean_ratios": comparer,
+    "_over": comparer,
+    "_last_place": comparer,
+    "describe": damage,
+    "locate": damage,
+    "to_blame": damage,
+    "histogram": damage,
+    "_decade": damage,
+    "magnitudes": damage,
+    "pattern": damage,
+    "_reaches_the_end": damage,
+    "_period": damage,
+    "_as_rows": damage,
+    "_first": damage,
+}
+ORIGINAL = compile(inspect.getsource(comparer), "comparer", "exec")
 EQUIVALENT = {
-    "compare: 0 -> 1 (2)": "a number that _mismatch replaces",
+    "describe: 0 -> 1": "a number that locate replaces",
+    "describe: 0 -> 1 (2)": "likewise",
     "histogram: 2 -> 3 (2)": "a bar more at the low end, into which nothing falls",
-    "pattern: rows_RC.any(0) -> rows_RC.all(0)": "the counts agree only if these columns are wrong whole",
-    "pattern: rows_RC.any(1) -> rows_RC.all(1)": "the counts agree only if these rows are wrong whole",
+    "pattern: wrong_RC.any(0) -> wrong_RC.all(0)": "the counts agree only if these columns are wrong whole",
+    "pattern: wrong_RC.any(1) -> wrong_RC.all(1)": "the counts agree only if these rows are wrong whole",
 }
 """By name, with the reason."""
 
@@ -114,25 +119,31 @@ def _replaced(node, field, value):
     return made
 
 
-def mutants() -> dict[str, types.CodeType]:
-    """Programs by what was changed: `function: old -> new`, with a number where that occurs again."""
-    tree = ast.parse(inspect.getsource(comparer))
-    found: dict[str, types.CodeType] = {}
-    for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in FUNCTIONS]:
-        for parent in ast.walk(function):
-            for field, value in ast.iter_fields(parent):
-                if field in ("annotation", "returns", "decorator_list", "args") and not isinstance(parent, ast.Call):
-                    continue
-                for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-                    for change in variants(child) if isinstance(child, ast.AST) else ():
-                        new = change(child)
-                        _put(parent, field, place, new)
-                        old_text, new_text = _text(child), _text(new)
-                        name = f"{function.name}: {old_text} -> {new_text}"
-                        name += f" ({sum(known.startswith(name) for known in found) + 1})" if name in found else ""
-                        found[name] = compile(ast.fix_missing_locations(tree), "mutant", "exec")
-                        _put(parent, field, place, child)
+def mutants() -> dict[str, tuple[types.ModuleType, types.CodeType]]:
+    """By what was changed, `function: old -> new`, with a number where that recurs: the module and its new code."""
+    found: dict[str, tuple[types.ModuleType, types.CodeType]] = {}
+    for module in (comparer, damage):
+        tree = ast.parse(inspect.getsource(module))
+        for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in FUNCTIONS]:
+            for change in _changes(function):
+                again = sum(known.startswith(change) for known in found)
+                name = f"{change} ({again + 1})" if change in found else change
+                found[name] = module, compile(ast.fix_missing_locations(tree), "mutant", "exec")
     return found
+
+
+def _changes(function: ast.FunctionDef) -> Iterator[str]:
+    """Changes one thing after another, and back, and says what."""
+    for parent in ast.walk(function):
+        for field, value in ast.iter_fields(parent):
+            if field in ("annotation", "returns", "decorator_list", "args") and not isinstance(parent, ast.Call):
+                continue
+            for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                for change in variants(child) if isinstance(child, ast.AST) else ():
+                    new = change(child)
+                    _put(parent, field, place, new)
+                    yield f"{function.name}: {_text(child)} -> {_text(new)}"
+                    _put(parent, field, place, child)
 
 
 def _text(node: ast.AST) -> str:
@@ -144,6 +155,25 @@ def _put(parent, field, place, node):
         setattr(parent, field, node)
     else:
         getattr(parent, field)[place] = node
+
+
+PERIODS = (
+    (7, [0, 2, 4, 6]),
+    (7, [1, 3, 5]),
+    (8, [1, 3, 5]),
+    (7, [0, 2, 4]),
+    (8, [2, 4, 6]),
+    (9, [3, 5, 7]),
+    (8, [1, 4, 7]),
+    (8, [2, 5]),
+    (7, [0, 3, 6]),
+    (7, [0, 2, 5]),
+    (7, [0, 3, 5]),
+    (6, [1, 2, 3]),
+    (6, [0, 1, 2, 4]),
+    (9, [1, 4, 7]),
+)
+"""Places at equal distances, nearly so, and not from end to end."""
 
 
 def tensor(*shape, seed=0):
@@ -200,6 +230,13 @@ def cases_of_damage():
         found = two_rows.clone()
         found[..., columns] = 9.0
         yield found, two_rows, two_rows, torch.float32, facts
+    for extent, places in PERIODS:
+        for shape in ((1, extent, 4), (1, 4, extent), (1, 1, extent)):
+            ones = torch.ones(shape, dtype=torch.float64)
+            for wrong, right in ((9.0, 1.0), (1.0, 9.0)):
+                found = torch.full_like(ones, right)
+                (found if shape[-1] == extent else found.mT)[..., places] = wrong
+                yield found, ones, ones, torch.float32, facts
     for values, wrong in (
         ([1.0, 1.0, 1.0, 2.0, 2.0], [2, 3, 4]),
         ([1.0, 1.0, 1.0, 0.5, 0.5], [2, 3, 4]),
@@ -294,12 +331,21 @@ def behaviour(module) -> Iterator[str]:
             yield type(error).__name__
 
 
-def differs(code: types.CodeType, truth: list[str]) -> bool:
-    """Whether a mutant says anything else, or cannot even be asked."""
-    mutant = types.ModuleType("mutant")
-    mutant.__dict__["__name__"] = comparer.__name__
-    exec(code, mutant.__dict__)
+def differs(module: types.ModuleType, code: types.CodeType, truth: list[str]) -> bool:
+    """Whether a comparer with that code for one of its modules says anything else, or cannot even be asked."""
+    mutant = _loaded(module, code)
+    if module is damage:
+        whole = _loaded(comparer, ORIGINAL)
+        whole.__dict__["damage"] = mutant
+        mutant = whole
     return any(said != true for said, true in zip(behaviour(mutant), truth, strict=True))
+
+
+def _loaded(module: types.ModuleType, code: types.CodeType) -> types.ModuleType:
+    made = types.ModuleType("mutant")
+    made.__dict__["__name__"] = module.__name__
+    exec(code, made.__dict__)
+    return made
 
 
 def test_every_mutant_is_told_from_the_original():
@@ -308,7 +354,7 @@ def test_every_mutant_is_told_from_the_original():
     try:
         truth = list(behaviour(comparer))
         made = mutants()
-        alive = {name for name, code in made.items() if not differs(code, truth)}
+        alive = {name for name, (module, code) in made.items() if not differs(module, code, truth)}
     finally:
         torch.set_num_threads(threads)
     assert len(made) > 150
@@ -318,4 +364,4 @@ def test_every_mutant_is_told_from_the_original():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_function_has_mutants(name):
-    assert f"def {name}(" in inspect.getsource(comparer)
+    assert f"def {name}(" in inspect.getsource(FUNCTIONS[name])
