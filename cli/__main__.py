@@ -30,8 +30,8 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(str(error), error.exit_code)
     except OSError as error:
         return _end_after_os_error(error)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interruption:
+        return _complain("; ".join(["interrupted", *map(str, interruption.args)]), 130)
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -59,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = turn.run()
         except KeyboardInterrupt:
             interrupt.acknowledge()
-            watch.say("demo", "interrupted; ./mill demo goes on from here, ./mill demo --fresh begins anew")
-            raise
+            raise KeyboardInterrupt("./mill demo goes on from here, ./mill demo --fresh begins anew") from None
     from cli.demo_report import report_of, summary
     from gristmill import durable_file, records
     from tasks.report import render
