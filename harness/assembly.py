@@ -16,6 +16,8 @@ from kernels.verdict import ObjectReport
 ENTRY = "gm_run"
 ARGUMENTS = ("-d", "--no-show-raw-insn", "-w")
 """Of objdump; `-M intel` besides on x86."""
+MAX_LOOPS_CHARACTERS = 12_000
+"""Of the text of innermost loops: what an agent reads at once."""
 MANY_SPILLS = 8
 MIN_SERIAL_ADDITIONS = 4
 FUNCTION = re.compile(r"^[0-9a-f]+ <([^>]+)>:$")
@@ -120,6 +122,30 @@ def report(listing: str) -> ObjectReport:
         spills=sum(bool(dialect.spill.match(_whole(one))) for one in in_loops),
     )
     return replace(counted, hint=hint(counted, _called(in_loops, dialect)))
+
+
+def loops(listing: str) -> str:
+    """The innermost loops of what `gm_run` reaches, as objdump printed them, under their functions' names; empty if
+    there are none. Whole loops, as many as fit.
+    """
+    dialect = _dialect(listing)
+    functions = _functions(listing)
+    if dialect is None:
+        return ""
+    texts = [
+        _loop_text(name, loop) for name in _reached(functions) for loop in innermost_loops(functions[name], dialect)
+    ]
+    shown, size = 0, 0
+    while shown < len(texts) and size + len(texts[shown]) <= MAX_LOOPS_CHARACTERS:
+        size += len(texts[shown])
+        shown += 1
+    left_out = [f"{len(texts) - shown} more loops\n"] if shown < len(texts) else []
+    return "".join([*texts[:shown], *left_out])
+
+
+def _loop_text(name: str, loop: Sequence[Instruction]) -> str:
+    lines = [f"  {one.address:x}: {_whole(one)}\n" for one in loop]
+    return f"{name}:\n{''.join(lines)}"
 
 
 def hint(report: ObjectReport, called: Sequence[str] = ()) -> str:

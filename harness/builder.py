@@ -121,6 +121,11 @@ class Builder:
         found = self._find(key)
         return found if found is not None else self._compile(candidate, key, background)
 
+    def loops(self, candidate: Candidate) -> str:
+        """Disassembly of the innermost loops of what was built before; empty if nothing was, or there are none."""
+        path = self.cache / f"{self.key(candidate)}.loops"
+        return path.read_text() if path.exists() else ""
+
     def _find(self, key: str) -> Build | None:
         log_path = self.cache / f"{key}.log"
         if not log_path.exists():
@@ -168,6 +173,9 @@ class Builder:
             report_path = scratch / "report"
             report_path.write_bytes(records.canonical_json(report))
             report_path.replace(self.cache / f"{key}.report")
+            loops_path = scratch / "loops"
+            loops_path.write_text(assembly.loops(listing))
+            loops_path.replace(self.cache / f"{key}.loops")
         if built:
             digest = sha256_hex(object_path.read_bytes())
             object_path.chmod(0o755)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import gc
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -49,8 +50,8 @@ BUILD_WORKERS = 2
 class Judge:
     """Judges candidates on this host's CPU. A context manager: it keeps warm runners, and ends them on exit.
 
-    One judge serves one thread at a time; several judges, in any processes, take turns at measuring through the lease
-    that bears the device's name.
+    `judge` is for one thread at a time; `prepare`, `is_built`, `build` and `assembly` are for any beside it. Several
+    judges, in any processes, take turns at measuring through the lease that bears the device's name.
 
     Raises:
         HostFaultError, NoCompilerError: the host lacks what a judge needs.
@@ -65,6 +66,7 @@ class Judge:
         self._inputs = SharedFile("inputs", writable_by_runner=False)
         self._pool: BuildPool | None = None
         self._builds: dict[str, Future[Build]] = {}
+        self._building = threading.Lock()
         self._runners = Runners(policy.thread_count, self._inputs, self._native)
         self._stocks = Stocks(self._native, self._inputs)
         self._uses = 0
@@ -92,10 +94,32 @@ class Judge:
 
     def prepare(self, candidate: Candidate) -> None:
         """Starts building a candidate in the background; `judge` will find it built."""
-        if candidate.language is Language.CPP and candidate.digest not in self._builds:
-            if self._pool is None:
-                self._pool = BuildPool(self.builder, BUILD_WORKERS)
-            self._builds[candidate.digest] = self._pool.submit(candidate)
+        if candidate.language is Language.CPP:
+            with self._building:
+                if candidate.digest not in self._builds:
+                    self._builds[candidate.digest] = self._submit(candidate)
+
+    def is_built(self, candidate: Candidate) -> bool:
+        """Whether `judge` would not have to wait for the compiler, as far as is known without looking at the disk."""
+        ahead = self._builds.get(candidate.digest)
+        return candidate.language is not Language.CPP or (ahead is not None and ahead.done())
+
+    def build(self, candidate: Candidate) -> Verdict | None:
+        """Static rules and compiler alone, beside what is being measured: `rejected`, `build_failed`, or None.
+
+        Raises:
+            HostFaultError: as `Builder.build`.
+        """
+        blank = self._blank(candidate, "eager")
+        try:
+            built, _ = self._build(blank, candidate, background=True)
+        except Finding as finding:
+            return _convict(blank, finding)
+        return built if built.status is Status.BUILD_FAILED else None
+
+    def assembly(self, candidate: Candidate) -> str:
+        """Disassembly of the innermost loops of a candidate that was built before; empty where there is none."""
+        return self.builder.loops(candidate)
 
     def judge(
         self,
@@ -106,6 +130,7 @@ class Judge:
         edges: bool = True,
         seed: int | None = None,
         baseline: str | Candidate = "eager",
+        policy: JudgePolicy | None = None,
     ) -> Verdict:
         """The verdict on one candidate. `workloads` are checked and timed, `held_out` and edges only checked.
 
@@ -114,22 +139,17 @@ class Judge:
                 another candidate, which is taken to be right.
             seed: from which everything is drawn, so that a judgement can be repeated. If not given, base draws serve
                 `draws_uses` candidates, and what is made of them is random.
+            policy: another than the judge's own, for this candidate. What is kept ready stays as it is: threads, sets
+                and draws are the judge's own.
 
         Raises:
             GristmillError: for faults of this host or of the caller, never for what a candidate does.
         """
         start = time.monotonic()
         self._turn_page(seed)
-        blank = Verdict(
-            status=Status.REJECTED,
-            reason="",
-            candidate=candidate.digest,
-            operator=candidate.operator,
-            seed=self._seed,
-            host=self._host(candidate, baseline),
-        )
+        blank = self._blank(candidate, baseline)
         try:
-            verdict = self._judge(blank, candidate, workloads, held_out, edges, baseline)
+            verdict = self._judge(blank, candidate, workloads, held_out, edges, baseline, self._sized(policy))
         except Finding as finding:
             verdict = _convict(blank, finding)
         return replace(verdict, duration_s=time.monotonic() - start)
@@ -142,6 +162,7 @@ class Judge:
         held_out: Sequence[Workload],
         edges: bool,
         baseline: str | Candidate,
+        policy: JudgePolicy,
     ) -> Verdict:
         definition = _definition(candidate)
         if isinstance(baseline, str):
@@ -150,46 +171,34 @@ class Judge:
         admitted = [workload for workload in workloads if candidate.domain.admits(workload)]
         if not admitted:
             raise Finding(Status.REJECTED, f"its domain admits none of the {len(workloads)} workloads")
-        why = static_rules.refusal(candidate)
-        if why is not None:
-            raise Finding(Status.REJECTED, why)
-        notes = "".join(f"{sighting}\n" for sighting in static_rules.inspect_source(candidate))
-        start = time.monotonic()
-        build = self._build(candidate)
-        build_s = time.monotonic() - start
-        built = replace(
-            blank,
-            build_log=notes + build.log,
-            build_errors=build.errors,
-            build_s=build_s,
-            object_sha256=build.sha256,
-            object_report=build.report,
-        )
-        if build.path is None and candidate.language is Language.CPP:
-            return replace(built, status=Status.BUILD_FAILED, reason=compiler_log.first_error(build.log))
+        built, build = self._build(blank, candidate)
+        if built.status is Status.BUILD_FAILED:
+            return built
         checked = list(_edges(candidate.operator, candidate.domain)) if edges else []
         checked += [workload for workload in held_out if candidate.domain.admits(workload)]
         with contextlib.ExitStack() as stack:
             stack.enter_context(lease.hold(self._device))
             stack.enter_context(_undisturbed())
-            session = stack.enter_context(self._runners.candidate(candidate, build.path, self.policy.deadline_s))
+            session = stack.enter_context(self._runners.candidate(candidate, build.path, policy.deadline_s))
             built = replace(built, isolation=session.isolation)
-            opponent = self._opponent(definition, baseline, stack)
-            bout = Bout(self.policy, self.peaks, self._stock_of(definition), self._outputs_of(session), session)
+            opponent = self._opponent(definition, baseline, stack, policy)
+            bout = Bout(policy, self.peaks, self._stock_of(definition), self._outputs_of(session), session)
             try:
                 return bout.judge(built, candidate, admitted, checked, opponent, self._random())
             except Finding as finding:
                 return _convict(built, finding)
 
-    def _opponent(self, definition: Definition, baseline: str | Candidate, stack: contextlib.ExitStack) -> Opponent:
+    def _opponent(
+        self, definition: Definition, baseline: str | Candidate, stack: contextlib.ExitStack, policy: JudgePolicy
+    ) -> Opponent:
         """Raises BaselineError if it does not load."""
         if isinstance(baseline, str):
-            return Baseline(baseline, self._runners.baseline(definition, baseline), self.policy)
-        build = self._build(baseline)
+            return Baseline(baseline, self._runners.baseline(definition, baseline), policy)
+        build = self._object(baseline)
         if build.path is None and baseline.language is Language.CPP:
             raise BaselineError(f"the candidate to compare with does not build: {compiler_log.first_error(build.log)}")
         try:
-            session = stack.enter_context(self._runners.candidate(baseline, build.path, self.policy.deadline_s))
+            session = stack.enter_context(self._runners.candidate(baseline, build.path, policy.deadline_s))
         except Finding as finding:
             raise as_baseline_error("given as a candidate", finding) from None
         outputs = self._outputs_of(session)
@@ -197,7 +206,7 @@ class Judge:
             baseline.digest,
             session,
             outputs,
-            self.policy,
+            policy,
             needs_setup=baseline.needs_setup,
         )
 
@@ -224,14 +233,61 @@ class Judge:
             self._seed = secrets.randbits(48) if seed is None else seed
             self._bank = WeightBank(self._seed)
 
-    def _build(self, candidate: Candidate) -> Build:
+    def _blank(self, candidate: Candidate, baseline: str | Candidate) -> Verdict:
+        return Verdict(
+            status=Status.REJECTED,
+            reason="",
+            candidate=candidate.digest,
+            operator=candidate.operator,
+            seed=self._seed,
+            host=self._host(candidate, baseline),
+        )
+
+    def _sized(self, policy: JudgePolicy | None) -> JudgePolicy:
+        own = self.policy
+        return own if policy is None else replace(policy, max_sets=own.max_sets, threads=own.threads)
+
+    def _build(self, blank: Verdict, candidate: Candidate, *, background: bool = False) -> tuple[Verdict, Build]:
+        """What the static rules saw and the compiler made of it; the verdict is final where it says `build_failed`.
+
+        Raises:
+            Finding: it is not even built.
+        """
+        why = static_rules.refusal(candidate)
+        if why is not None:
+            raise Finding(Status.REJECTED, why)
+        notes = "".join(f"{sighting}\n" for sighting in static_rules.inspect_source(candidate))
+        start = time.monotonic()
+        build = self._object(candidate, background=background)
+        built = replace(
+            blank,
+            build_log=notes + build.log,
+            build_errors=build.errors,
+            build_s=time.monotonic() - start,
+            object_sha256=build.sha256,
+            object_report=build.report,
+        )
+        if build.path is None and candidate.language is Language.CPP:
+            built = replace(built, status=Status.BUILD_FAILED, reason=compiler_log.first_error(build.log))
+        return built, build
+
+    def _object(self, candidate: Candidate, *, background: bool = False) -> Build:
+        """Raises Finding: it asks for a flag that is not allowed."""
         if candidate.language is not Language.CPP:
             return Build(None, "", "", cached=False)
+        with self._building:
+            ahead = self._builds.get(candidate.digest) if background else self._builds.pop(candidate.digest, None)
+            if ahead is None and background:
+                ahead = self._submit(candidate)
         try:
-            ahead = self._builds.pop(candidate.digest, None)
             return ahead.result() if ahead is not None else self.builder.build(candidate)
         except FlagError as error:
             raise Finding(Status.REJECTED, str(error)) from None
+
+    def _submit(self, candidate: Candidate) -> Future[Build]:
+        if self._pool is None:
+            self._pool = BuildPool(self.builder, BUILD_WORKERS)
+        return self._pool.submit(candidate)
 
     def _host(self, candidate: Candidate, baseline: str | Candidate) -> dict[str, str]:
         name = baseline if isinstance(baseline, str) else baseline.digest

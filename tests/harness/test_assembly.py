@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -184,3 +185,18 @@ def test_a_failure_has_errors_and_no_report(builder, cpp):
     assert build.errors.splitlines()[0].startswith("main.cpp:2:9: error: 'missing' was not declared")
     assert len(build.errors.splitlines()) == 3
     assert builder.build(cpp("rms_norm", LOOP.replace("BODY", ""))).errors == ""
+
+
+def test_the_text_of_innermost_loops_is_what_an_agent_reads() -> None:
+    text = assembly.loops(X86)
+    assert "gm_run._omp_fn.0:\n  1108: vmovups zmm3,ZMMWORD PTR [rcx+rax*4]\n" in text
+    assert "helper:\n  1300: vmovss xmm0,DWORD PTR [rdi]\n" in text
+    assert "frame_dummy" not in text and "push" not in text and "vsqrtps" not in text
+    assert assembly.loops("") == assembly.loops("not a listing") == ""
+
+
+def test_loops_that_do_not_fit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = assembly.loops(X86)
+    monkeypatch.setattr(assembly, "MAX_LOOPS_CHARACTERS", len(whole) - 1)
+    cut = assembly.loops(X86)
+    assert len(cut) < len(whole) and re.search(r"\d+ more loops\n$", cut)
