@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from agents.brief import Brief
 from agents.parameter_space import Values
 from agents.pattern_source import PatternSource, Target
+from agents.patterns import catalogue
 from gristmill.domain import AxisRange
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
@@ -95,6 +97,12 @@ class PatternAgent:
     def name(self) -> str:
         return f"pattern:{self.pattern.operator}:{self.pattern.name}"
 
+    @cached_property
+    def _names(self) -> set[str]:
+        """This agent's name, and those that it has in journals from before its pattern was renamed."""
+        former = catalogue.pattern(self.pattern.name).formerly
+        return {self.name, *(f"pattern:{self.pattern.operator}:{name}" for name in former)}
+
     def propose(self, brief: Brief, count: int) -> list[Candidate]:
         self._open_ranges(brief)
         proposals: list[Candidate] = []
@@ -111,7 +119,7 @@ class PatternAgent:
         waiting = self._open.pop(candidate.digest, None)
         if waiting is not None:
             waiting.range.tell(waiting.trial, verdict)
-        elif candidate.origin.agent == self.name and candidate.digest not in self._known:
+        elif candidate.origin.agent in self._names and candidate.digest not in self._known:
             self._known.add(candidate.digest)
             opened = self._ranges.get(_place(candidate))
             if opened is None:

@@ -55,7 +55,7 @@ class PatternSource:
     """One way of writing one operator. Everything that depends on the machine is a function of the target."""
 
     name: str
-    """Name of the optimisation pattern."""
+    """Of the pattern that it follows, as `agents.patterns.catalogue` has it."""
     operator: str
     dtypes: tuple[str, ...]
     source: str

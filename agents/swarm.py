@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from agents.agent import Agent
 from agents.brief import Best, Brief
 from agents.pattern_agent import PatternAgent
-from agents.patterns import catalogue
+from agents.sources import catalogue
 from kernels.verdict import Verdict
 
 
 def pattern_agents(brief: Brief, seed: int) -> list[Agent]:
-    """One agent per pattern that can write the brief's operator, the one to start with first.
+    """One agent per pattern source that can write the brief's operator, the one to start with first.
 
     Raises:
         PatternError: no pattern can.
     """
     return [
-        PatternAgent(pattern, seed + index)
-        for index, pattern in enumerate(catalogue.patterns_for(brief.operator, brief.dtype))
+        PatternAgent(source, seed + index)
+        for index, source in enumerate(catalogue.sources_for(brief.operator, brief.dtype))
     ]
 
 

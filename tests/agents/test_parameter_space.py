@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from agents.errors import PatternError
 from agents.parameter_space import Parameter, ParameterSpace
 from agents.pattern_source import SOURCES, PatternSource, Target, render_parameters
-from agents.patterns import catalogue
+from agents.sources import catalogue
 from gristmill.domain import AxisRange
 from gristmill.hardware import Hardware
 from kernels import catalogue as operators
 
 FLAGS = [(), ("asimd",), ("avx2", "fma"), ("avx2", "fma", "avx512f", "avx512_bf16")]
 
-patterns = st.sampled_from(catalogue.PATTERNS)
+patterns = st.sampled_from(catalogue.SOURCES)
 
 
 @st.composite
@@ -82,7 +82,7 @@ def test_a_parameter_that_does_not_matter_takes_its_first_choice() -> None:
     ]
 
 
-@pytest.mark.parametrize("pattern", catalogue.PATTERNS, ids=lambda p: f"{p.operator}-{p.name}")
+@pytest.mark.parametrize("pattern", catalogue.SOURCES, ids=lambda p: f"{p.operator}-{p.name}")
 def test_patterns_fit_their_operator(pattern: PatternSource) -> None:
     definition = operators.operator(pattern.operator)
     assert pattern.varying_axis in definition.axes
@@ -96,12 +96,12 @@ def test_patterns_fit_their_operator(pattern: PatternSource) -> None:
 @pytest.mark.parametrize("name", operators.NAMES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_operator_has_a_pattern(name: str, dtype: str) -> None:
-    assert catalogue.patterns_for(name, dtype)
+    assert catalogue.sources_for(name, dtype)
 
 
 def test_unknown_operators_are_refused() -> None:
     with pytest.raises(PatternError, match="no pattern writes attention in float32"):
-        catalogue.patterns_for("attention", "float32")
+        catalogue.sources_for("attention", "float32")
 
 
 def test_parameters_become_constants() -> None:

@@ -11,7 +11,7 @@ from agents.agent import Agent
 from agents.brief import Brief
 from agents.pattern_agent import PatternAgent, ranges_of
 from agents.pattern_source import PatternSource, Target
-from agents.patterns import catalogue, skinny_linear
+from agents.sources import catalogue, skinny_linear
 from agents.swarm import pattern_agents
 from gristmill.domain import AxisRange
 from gristmill.hardware import Hardware
@@ -167,7 +167,7 @@ def test_the_search_improves() -> None:
 
 
 def test_a_small_space_is_exhausted_once() -> None:
-    pattern = catalogue.patterns_for("softmax", "float32")[0]
+    pattern = catalogue.sources_for("softmax", "float32")[0]
     hardware = Hardware("none", "test", 1, ())
     workload = Workload("softmax", "float32", {"rows": 4, "columns": 8}, (dense((4, 8), "float32"),), 1, 1)
     brief = Brief("softmax", "float32", (workload,), hardware, 1, 10.0, 10.0)
@@ -219,6 +219,6 @@ def test_dtypes_do_not_mix() -> None:
 def test_the_swarm_has_an_agent_per_pattern() -> None:
     agents = pattern_agents(brief_for(linear(1)), seed=1)
     assert [agent.name for agent in agents] == [
-        "pattern:skinny_linear:row-dot-products",
+        "pattern:skinny_linear:register-blocking",
         "pattern:skinny_linear:weight-packing",
     ]

@@ -13,7 +13,7 @@ import torch
 
 from agents.parameter_space import Values
 from agents.pattern_source import PatternSource, Target
-from agents.patterns import catalogue
+from agents.sources import catalogue
 from gristmill.domain import AxisRange, Domain, Layout
 from gristmill.hardware import describe_cpu, local_cpu
 from gristmill.native import NativeKernel, layout_of
@@ -34,7 +34,7 @@ LOWERED = ("PARALLEL_FROM", "SERIAL_BELOW_KIB")
 """Thresholds that are sampled at their least, so that test sizes wake threads."""
 GUARD = 64
 POISON = -12345.0
-CASES = [(pattern, dtype) for pattern in catalogue.PATTERNS for dtype in pattern.dtypes]
+CASES = [(pattern, dtype) for pattern in catalogue.SOURCES for dtype in pattern.dtypes]
 
 
 def name_of(case: object) -> str:
@@ -138,18 +138,18 @@ def test_right_at_the_edges(pattern: PatternSource, dtype: str, compile_candidat
 def test_right_without_wide_vectors(compile_candidates: Compile) -> None:
     """The path of every machine without AVX: vectors of 16 bytes, no fused multiply-add, no intrinsics."""
     hardware = describe_cpu("vendor_id: test\n", "x86_64", 2)
-    targets = [Target(hardware, 2, "bfloat16", AxisRange(p.varying_axis, 1, 1 << 20)) for p in catalogue.PATTERNS]
-    pairs = zip(catalogue.PATTERNS, targets, strict=True)
+    targets = [Target(hardware, 2, "bfloat16", AxisRange(p.varying_axis, 1, 1 << 20)) for p in catalogue.SOURCES]
+    pairs = zip(catalogue.SOURCES, targets, strict=True)
     candidates = [p.candidate(target, p.defaults(target)[0], "test") for p, target in pairs]
     assert {c.origin.parameters["LANES"] for c in candidates} == {"4"}
     kernels = compile_candidates(candidates, "x86-64")
-    for pattern, kernel in zip(catalogue.PATTERNS, kernels, strict=True):
+    for pattern, kernel in zip(catalogue.SOURCES, kernels, strict=True):
         definition = operators.operator(pattern.operator)
         for seed, workload in enumerate(odd_workloads(definition, "bfloat16") + edges(definition, "bfloat16")):
             check(kernel, definition, workload, "traffic", seed)
 
 
-@pytest.mark.parametrize("pattern", [p for p in catalogue.PATTERNS if p.operator == "skinny_linear"], ids=name_of)
+@pytest.mark.parametrize("pattern", [p for p in catalogue.SOURCES if p.operator == "skinny_linear"], ids=name_of)
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (5, 8)])
 def test_a_specialist_refuses_other_token_counts(
     pattern: PatternSource, low: int, high: int, compile_candidates: Compile
@@ -169,7 +169,7 @@ def test_a_specialist_refuses_other_token_counts(
 
 def test_exponential_is_accurate_and_keeps_special_values(compile_candidates: Compile) -> None:
     """silu(g) * 1 with g from -88 to 88: both ends of exp, and what lies past them."""
-    pattern = next(p for p in catalogue.PATTERNS if p.operator == "silu_and_mul")
+    pattern = next(p for p in catalogue.SOURCES if p.operator == "silu_and_mul")
     target = target_for(pattern, "float32")
     (kernel,) = compile_candidates([pattern.candidate(target, pattern.defaults(target)[0], "test")], "native")
     special = torch.tensor([float("nan"), float("inf"), -200.0, 200.0, -0.0])
@@ -184,7 +184,7 @@ def test_exponential_is_accurate_and_keeps_special_values(compile_candidates: Co
 
 
 def test_softmax_of_masked_rows(compile_candidates: Compile) -> None:
-    pattern = next(p for p in catalogue.PATTERNS if p.operator == "softmax")
+    pattern = next(p for p in catalogue.SOURCES if p.operator == "softmax")
     target = target_for(pattern, "float32")
     (kernel,) = compile_candidates([pattern.candidate(target, pattern.defaults(target)[0], "test")], "native")
     x_RC = torch.randn(4, 77)

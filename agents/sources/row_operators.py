@@ -61,12 +61,12 @@ def _pattern(name: str, operator: str, varying_axis: str, headers: tuple[str, ..
     )
 
 
-RMS_NORM = _pattern("fused-row-passes", "rms_norm", "tokens")
-FUSED_ADD_RMS_NORM = _pattern("fused-row-passes", "fused_add_rms_norm", "tokens")
-ROTARY_EMBEDDING = _pattern("fused-row-passes", "rotary_embedding", "tokens")
-SOFTMAX = _pattern("fused-row-passes", "softmax", "rows", (*HEADERS, "exponential.h"))
+RMS_NORM = _pattern("producer-consumer-fusion", "rms_norm", "tokens")
+FUSED_ADD_RMS_NORM = _pattern("producer-consumer-fusion", "fused_add_rms_norm", "tokens")
+ROTARY_EMBEDDING = _pattern("producer-consumer-fusion", "rotary_embedding", "tokens")
+SOFTMAX = _pattern("producer-consumer-fusion", "softmax", "rows", (*HEADERS, "exponential.h"))
 SILU_AND_MUL = PatternSource(
-    name="fused-elements",
+    name="producer-consumer-fusion",
     operator="silu_and_mul",
     dtypes=("float32", "bfloat16"),
     source="silu_and_mul.cpp",
@@ -76,4 +76,4 @@ SILU_AND_MUL = PatternSource(
     space=_parted_space,
     defaults=_parted_defaults,
 )
-PATTERNS = (RMS_NORM, FUSED_ADD_RMS_NORM, ROTARY_EMBEDDING, SOFTMAX, SILU_AND_MUL)
+SOURCES = (RMS_NORM, FUSED_ADD_RMS_NORM, ROTARY_EMBEDDING, SOFTMAX, SILU_AND_MUL)

@@ -88,7 +88,7 @@ def _panels_defaults(target: Target) -> tuple[Values, ...]:
 
 
 ROWS = PatternSource(
-    name="row-dot-products",
+    name="register-blocking",
     operator="skinny_linear",
     dtypes=("float32", "bfloat16"),
     source="skinny_linear_rows.cpp",
@@ -110,4 +110,4 @@ PANELS = PatternSource(
     defaults=_panels_defaults,
     needs_setup=True,
 )
-PATTERNS = (ROWS, PANELS)
+SOURCES = (ROWS, PANELS)

@@ -1,0 +1,137 @@
+"""A situation: what patterns ask about one workload on one kind of hardware. Estimates, not measurements."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from agents.memory import family_of
+from gristmill.hardware import Hardware
+from gristmill.workload import ITEM_BYTES, Workload
+from kernels.definition import Definition, Role
+from kernels.roofline import VECTOR_BYTES, ceiling_gflops
+
+KINDS = ("cpu", "cuda", "rocm")
+"""Kinds of hardware."""
+BOUNDS = ("memory", "compute", "latency")
+NOMINAL_CLOCK_GHZ = 3.0
+CORE_GB_S = 10.0
+"""Memory bandwidth per core that a server gives, roughly."""
+GPU_GB_S = 2000.0
+GPU_GFLOPS = {"float32": 50_000.0, "bfloat16": 700_000.0}
+LATENCY_NS = 5000.0
+"""Below, waking threads or launching a kernel takes as long as the work."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The facts that conditions may use, by name."""
+
+    operator: str
+    family: str
+    """One of `agents.memory.FAMILIES`, or the operator's own name."""
+    dtype: str
+    kind: str
+    """Of hardware."""
+    flags: tuple[str, ...]
+    """Vector features of the CPU."""
+    cores: int
+    lanes: int
+    """Elements of float32 in the widest vector."""
+    bound: str
+    """What limits the call: memory, compute or latency."""
+    rows: int
+    """Extent of the axis whose places are computed one by one; 1 where there is none."""
+    row_elements: int
+    """Elements of the widest activation in one row."""
+    row_bytes: int
+    """Bytes of all activations read for one row."""
+    outputs_per_row: int
+    """Elements that one row writes, all outputs together."""
+    depth: int
+    """Products that are summed for one output of a linear operator; 1 elsewhere."""
+    activations: int
+    """Activation tensors read."""
+    weight_bytes: int
+    read_bytes: int
+    written_bytes: int
+    flops: int
+    intensity: float
+    """Operations per byte moved."""
+    strided: bool
+    """Whether some input is not dense."""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in FACTS}
+
+
+FACTS = frozenset(field.name for field in dataclasses.fields(Situation))
+
+
+def situation(definition: Definition, workload: Workload, hardware: Hardware) -> Situation:
+    """What patterns may know of this call."""
+    item = ITEM_BYTES[workload.dtype]
+    cost = definition.cost(workload.axes, item)
+    rows = workload.axes.get(definition.row_axis, 1)
+    inputs = list(zip(definition.inputs, workload.inputs, strict=True))
+    activations = [layout for spec, layout in inputs if spec.role is Role.ACTIVATION]
+    weights = [(spec, layout) for spec, layout in inputs if spec.role is Role.WEIGHT]
+    outputs = sum(math.prod(workload.axes[dim] for dim in spec.dims) for spec in definition.outputs)
+    return Situation(
+        operator=definition.name,
+        family=family_of(definition.name),
+        dtype=workload.dtype,
+        kind=kind(hardware),
+        flags=hardware.vector_flags,
+        cores=hardware.cores,
+        lanes=_vector_bytes(hardware) // 4,
+        bound=_bound(cost.flops, cost.bytes_moved, workload.dtype, hardware),
+        rows=rows,
+        row_elements=max((math.prod(layout.shape) // rows for layout in activations), default=0),
+        row_bytes=sum(math.prod(layout.shape) for layout in activations) * item // rows,
+        outputs_per_row=outputs // rows,
+        depth=_depth(definition, workload),
+        activations=len(activations),
+        weight_bytes=sum(math.prod(layout.shape) for _, layout in weights) * item,
+        read_bytes=cost.bytes_read,
+        written_bytes=cost.bytes_written,
+        flops=cost.flops,
+        intensity=cost.flops / max(cost.bytes_moved, 1),
+        strided=any(not layout.contiguous for _, layout in inputs),
+    )
+
+
+def kind(hardware: Hardware) -> str:
+    """One of `KINDS`, by the hardware's key."""
+    return kind_of_key(hardware.key)
+
+
+def kind_of_key(key: str) -> str:
+    """Keys of NVIDIA's devices start with `sm_` or `cuda`, those of AMD's with `gfx` or `rocm`, CPUs' with neither."""
+    prefixes = {"sm_": "cuda", "cuda": "cuda", "gfx": "rocm", "rocm": "rocm"}
+    return next((found for prefix, found in prefixes.items() if key.startswith(prefix)), "cpu")
+
+
+def _depth(definition: Definition, workload: Workload) -> int:
+    """Extent of what the widest weight is summed over."""
+    if not definition.independent_axis:
+        return 1
+    weights = [spec for spec in definition.inputs if spec.role is Role.WEIGHT]
+    return max(math.prod(workload.axes[dim] for dim in w.dims if dim != definition.independent_axis) for w in weights)
+
+
+def _bound(flops: int, moved_bytes: int, dtype: str, hardware: Hardware) -> str:
+    if kind(hardware) == "cpu":
+        gflops, gb_s = ceiling_gflops(hardware, NOMINAL_CLOCK_GHZ)[dtype], CORE_GB_S * hardware.cores
+    else:
+        gflops, gb_s = GPU_GFLOPS[dtype], GPU_GB_S
+    compute_ns, memory_ns = flops / gflops, moved_bytes / gb_s
+    if max(compute_ns, memory_ns) < LATENCY_NS:
+        return "latency"
+    return "memory" if memory_ns >= compute_ns else "compute"
+
+
+def _vector_bytes(hardware: Hardware) -> int:
+    return next((width for flag, width in VECTOR_BYTES.items() if flag in hardware.vector_flags), 16)
