@@ -21,6 +21,11 @@ class PatternError(GristmillError):
 class BudgetSpentError(GristmillError):
     """What was to be reserved passes a cap. The search ends with the best so far."""
 
+    def __init__(self, message: str, *, may_fit_later: bool = False) -> None:
+        super().__init__(message)
+        self.may_fit_later = may_fit_later
+        """Whether it would fit if calls in flight turn out cheaper than what was set aside for them."""
+
 
 class ModelError(GristmillError):
     """A language model gave no answer."""
@@ -45,3 +50,15 @@ class ModelUnavailableError(ModelError):
 
 class RequestRefusedError(ModelError):
     """The provider does not take this request (key, model name, size): the same call will fail again."""
+
+
+class CapError(GristmillError):
+    """A cap is no number."""
+
+
+class LedgerError(GristmillError):
+    """The ledger of what was spent cannot be used, so nothing may be spent."""
+
+
+class ProgramError(GristmillError):
+    """What a model wrote cannot become a candidate; the message is for the model."""
