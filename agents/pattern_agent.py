@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from agents import recall
 from agents.brief import Brief
+from agents.errors import PatternError
+from agents.memory import Remembered
 from agents.parameter_space import Values
 from agents.pattern_source import PatternSource, Target
 from agents.patterns import catalogue
@@ -44,7 +48,7 @@ class _Range:
     """Share of the engine's time spent in the range."""
     study: optuna.Study
     untried: list[Values]
-    """Defaults not proposed yet, best first."""
+    """What memory holds and the defaults, as far as not proposed yet, best first."""
     random: random.Random
     best: tuple[float, Values] | None = None
     """The highest ratio and its combination."""
@@ -84,6 +88,8 @@ class PatternAgent:
 
     pattern: PatternSource
     seed: int
+    remembered: tuple[Remembered, ...] = ()
+    """Candidates of earlier searches. What they promise for this traffic is proposed before the defaults."""
     _ranges: dict[tuple[str, AxisRange], _Range] = field(default_factory=dict)
     """By dtype and range."""
     _open: dict[str, _Trial] = field(default_factory=dict)
@@ -133,13 +139,29 @@ class PatternAgent:
             if place not in self._ranges:
                 target = Target(brief.hardware, brief.cores, brief.dtype, tokens)
                 seed = self.seed * 1_000_003 + len(self._ranges)
-                opened = _Range(
-                    target, weight, _new_study(seed), list(self.pattern.defaults(target)), random.Random(seed)
-                )
+                untried = self._first_values(brief, target)
+                opened = _Range(target, weight, _new_study(seed), untried, random.Random(seed))
                 self._ranges[place] = opened
                 for candidate, verdict in self._learned:
                     if _place(candidate) == place:
                         self._recall(opened, candidate, verdict)
+
+    def _first_values(self, brief: Brief, target: Target) -> list[Values]:
+        """Each combination once: those that were good for workloads near the target's, then the defaults."""
+        here = [w for w in brief.workloads if target.tokens.admits(w.axes[self.pattern.varying_axis])]
+        own = [one for one in self.remembered if one.candidate.origin.agent in self._names]
+        ranked = recall.ranked_for(own, here, [brief.weight(w) for w in here], brief.hardware.key)
+        known = [values for one in ranked if (values := self._values_in_space(one.candidate, target)) is not None]
+        return _distinct([*_distinct(known)[: recall.FIRST], *self.pattern.defaults(target)])
+
+    def _values_in_space(self, candidate: Candidate, target: Target) -> Values | None:
+        """A remembered candidate's constants, if this target allows them: other cores or ranges may not."""
+        try:
+            values = {name: int(value) for name, value in candidate.origin.parameters.items()}
+            self.pattern.space(target).check(values)
+        except (ValueError, PatternError):
+            return None
+        return values
 
     def _recall(self, opened: _Range, candidate: Candidate, verdict: Verdict) -> None:
         """Hands a range what an earlier session learned about it."""
@@ -197,6 +219,10 @@ class PatternAgent:
         self._known.add(candidate.digest)
         self._open[candidate.digest] = _Trial(searched, trial)
         return candidate
+
+
+def _distinct(combinations: Iterable[Values]) -> list[Values]:
+    return [dict(values) for values in dict.fromkeys(tuple(sorted(values.items())) for values in combinations)]
 
 
 def _place(candidate: Candidate) -> tuple[str, AxisRange]:

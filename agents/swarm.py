@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agents.agent import Agent
 from agents.brief import Best, Brief
+from agents.memory import Remembered
 from agents.pattern_agent import PatternAgent
 from agents.sources import catalogue
 from kernels.verdict import Verdict
 
 
-def pattern_agents(brief: Brief, seed: int) -> list[Agent]:
+def pattern_agents(brief: Brief, seed: int, remembered: Sequence[Remembered] = ()) -> list[Agent]:
     """One agent per pattern source that can write the brief's operator, the one to start with first.
+
+    Args:
+        remembered: candidates of earlier searches, each of which its agent tries first.
 
     Raises:
         PatternError: no pattern can.
     """
     return [
-        PatternAgent(source, seed + index)
+        PatternAgent(source, seed + index, tuple(remembered))
         for index, source in enumerate(catalogue.sources_for(brief.operator, brief.dtype))
     ]
 

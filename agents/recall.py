@@ -1,0 +1,159 @@
+"""Recall: what memory has for one search, found by nearness. Pure.
+
+Shapes are near when few doublings lie between them: the distance of two workloads is the Euclidean one between the
+base-2 logarithms of their axes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from agents import lesson
+from agents.bandit import PatternBandit, nearness, priors
+from agents.memory import CandidateEntry, Contents, Recollection, Remembered, family_of
+from gristmill.workload import Workload
+from kernels.candidate import Candidate
+from kernels.verdict import WorkloadTiming
+
+REACH = 2.0
+"""Doublings over which a gain is believed to shrink, as a logarithm, to 1/e of itself."""
+MISSING_AXIS = 4.0
+"""Doublings that an axis counts which only one of two workloads has."""
+RECALLED_CANDIDATES = 24
+RECALLED_LESSONS = 100
+FIRST = 4
+"""Remembered candidates that a search tries before its own ideas, per range of traffic."""
+MAX_QUERY = 200
+
+
+def recollection(
+    contents: Iterable[Contents], sources: Mapping[str, Candidate], operator: str, dtype: str, hardware: str
+) -> Recollection:
+    """What all shelves have for one search. Candidates whose source is not given are left out."""
+    shelves = list(contents)
+    found = [
+        Remembered(sources[entry.candidate], entry)
+        for entry in wanted_entries(shelves, operator, dtype, hardware)
+        if entry.candidate in sources
+    ]
+    family = family_of(operator)
+    lessons = [one for shelf in shelves for one in shelf.lessons if family_of(one.operator) == family]
+    return Recollection(
+        operator,
+        dtype,
+        hardware,
+        tuple(record for shelf in shelves for record in shelf.records),
+        tuple(lesson.ranked(lessons, operator, hardware)[:RECALLED_LESSONS]),
+        tuple(found),
+    )
+
+
+def wanted_entries(
+    contents: Iterable[Contents], operator: str, dtype: str, hardware: str
+) -> tuple[CandidateEntry, ...]:
+    """The entries that a recollection is made of, best first: their sources have to be read."""
+    entries = [
+        entry for shelf in contents for entry in shelf.candidates if (entry.operator, entry.dtype) == (operator, dtype)
+    ]
+    entries.sort(key=lambda e: (-nearness(operator, e.hardware, operator, hardware), -e.ratio, e.candidate))
+    return tuple(entries[:RECALLED_CANDIDATES])
+
+
+def bandit_for(recalled: Recollection, seed: int, now_ms: int) -> PatternBandit:
+    """A bandit that starts with what memory knows of each pattern."""
+    return PatternBandit(priors(recalled.records, recalled.operator, recalled.hardware, now_ms), seed)
+
+
+def distance(one: Workload, other: Workload) -> float:
+    """In doublings, over all axes."""
+    total = 0.0
+    for axis in {*one.axes, *other.axes}:
+        if axis in one.axes and axis in other.axes:
+            total += math.log2(max(1, one.axes[axis]) / max(1, other.axes[axis])) ** 2
+        else:
+            total += MISSING_AXIS**2
+    return math.sqrt(total)
+
+
+def ranked_for(
+    remembered: Sequence[Remembered], workloads: Sequence[Workload], weights: Sequence[float], hardware: str
+) -> tuple[Remembered, ...]:
+    """Remembered candidates by what they promise on these workloads, the best first; those without promise left out.
+
+    The one with the highest total comes first, then those that promise most on a single workload (specialists), by the
+    workload's weight, then the others. A gain proven elsewhere counts less the farther its workload or hardware is.
+    """
+    promises = [_promises(one, workloads, hardware) for one in remembered]
+    totals = [sum(map(_times, weights, promise)) for promise in promises]
+    order = sorted(range(len(remembered)), key=lambda i: (-totals[i], remembered[i].entry.candidate))
+    chosen = [i for i in order[:1] if totals[i] > 0]
+    for place in sorted(range(len(workloads)), key=lambda place: (-weights[place], workloads[place].digest)):
+        best = max(order, key=lambda i: promises[i][place], default=None)
+        if best is not None and promises[best][place] > 0:
+            chosen.append(best)
+    chosen += [i for i in order if totals[i] > 0]
+    return tuple(remembered[i] for i in dict.fromkeys(chosen))
+
+
+def search(contents: Iterable[Contents], query: str, limit: int) -> tuple[str, ...]:
+    """Lines that share words with the query, those with most of them first, then the more useful.
+
+    A line is found by the words of its operator, family, pattern, hardware and text, numbers included, and by what they
+    begin with.
+    """
+    asked = set(_words(query[:MAX_QUERY]))
+    found: list[tuple[int, float, str]] = []
+    for shelf in contents:
+        for text, searched, use in _lines(shelf):
+            words = _words(searched)
+            shared = sum(any(word.startswith(one) for word in words) for one in asked)
+            if shared:
+                found.append((shared, use, text))
+    best = sorted(set(found), key=lambda line: (-line[0], -line[1], line[2]))
+    return tuple(dict.fromkeys(text for _, _, text in best))[: max(0, limit)]
+
+
+def _lines(contents: Contents) -> Iterable[tuple[str, str, float]]:
+    """Each line with the text that it is found by, and its use."""
+    for one in contents.lessons:
+        text = f"{one.operator}: {lesson.sentence(one, one.operator, one.hardware)}"
+        yield text, f"{family_of(one.operator)} {one.hardware} {one.topic} {text}", one.worth
+    for record in contents.records:
+        text = (
+            f"{record.operator}: {record.pattern} was tried {record.tried} times on {record.hardware}: {record.built} "
+            f"built, {record.correct} correct, {record.won} faster, best {record.best:.2f}x"
+        )
+        yield text, f"{family_of(record.operator)} {text}", 0.5
+    for entry in contents.candidates:
+        text = (
+            f"{entry.operator} {entry.dtype}: candidate {entry.candidate[:12]} by {entry.pattern} reached "
+            f"{entry.ratio:.2f}x on {entry.hardware}"
+        )
+        sizes = " ".join(timing.workload.label for timing in entry.timings)
+        yield text, f"{family_of(entry.operator)} {text} {sizes}", 1 - 0.5 / max(1.0, entry.ratio)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9.]+", text.lower())
+
+
+def _promises(one: Remembered, workloads: Sequence[Workload], hardware: str) -> list[float]:
+    """Per workload, the logarithm of the ratio to hope for; 0 where the candidate may not run or was not proven."""
+    near = nearness(one.entry.operator, one.entry.hardware, one.entry.operator, hardware)
+    return [near * _promise(one.entry.timings, workload) for workload in workloads]
+
+
+def _promise(timings: Sequence[WorkloadTiming], workload: Workload) -> float:
+    if not timings:
+        return 0.0
+    off, nearest = min(
+        ((distance(timing.workload, workload), timing) for timing in timings),
+        key=lambda pair: (pair[0], pair[1].workload.digest),
+    )
+    return max(0.0, math.log(max(nearest.ratio_low, 1e-6))) * math.exp(-off / REACH)
+
+
+def _times(one: float, other: float) -> float:
+    return one * other
