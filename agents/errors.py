@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from gristmill.errors import GristmillError
@@ -35,6 +36,12 @@ class ModelError(GristmillError):
         self.usage = usage
         """What it cost nevertheless; None if nothing."""
 
+    def costing(self, usage: Usage) -> ModelError:
+        """The same error, for more than this call: with what all of them cost."""
+        other = copy.copy(self)
+        other.usage = usage
+        return other
+
 
 class RateLimitedError(ModelError):
     """The provider wants fewer calls, for `retry_after_s` if it said so."""
@@ -62,3 +69,7 @@ class LedgerError(GristmillError):
 
 class ProgramError(GristmillError):
     """What a model wrote cannot become a candidate; the message is for the model."""
+
+
+class ModelSettingsError(GristmillError):
+    """`MILL_MODELS` or `MILL_MODELS_FILE` names models in a way that cannot be used, or nothing to run them with."""
