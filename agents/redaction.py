@@ -44,23 +44,28 @@ KEY_LIKE = re.compile(
 """In the name of an environment variable. Numbers of tokens are none, and `PWD` is a folder."""
 START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 """Of a word, which may follow a line break as JSON writes it."""
-KEY_FORMS = re.compile(
-    r"""
-    -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
-    | START(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}                    # OpenAI, Anthropic, OpenRouter, ...
-    | START(?:gsk|xai|pplx|nvapi|hf|r8|glpat|fw|tgp|csk|ghp|gho|ghu|ghs|ghr|github_pat|dop)[_-][A-Za-z0-9_-]{16,}
-    | STARTAIza[A-Za-z0-9_-]{30,}                             # Google
-    | START(?:AKIA|ASIA)[A-Z0-9]{16}\b                        # AWS
-    | STARTxox[a-z]-[A-Za-z0-9-]{10,}                         # Slack
-    | STARTeyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*       # JSON web token
-    | (?<=://)[^\s/:@"'\\]+:[^\s/@"'\\]+(?=@)              # credentials in a URL
-    | (?<=\bBearer\ )[A-Za-z0-9._~+/=-]{12,}
-    | (?<=\bBasic\ )[A-Za-z0-9+/=]{12,}
-    | (?<=[?&]key=)[A-Za-z0-9_-]{12,}
-    | (?<=(?i:api[_-]key)["'=:])[\ "'=:]*[A-Za-z0-9_.-]{12,}
-    """.replace("START", START),
-    re.VERBOSE | re.DOTALL,
+PREFIXES = (
+    *("sk-", "pk-", "rk-", "gsk_", "xai-", "pplx-", "nvapi-", "hf_", "r8_", "glpat-", "fw_", "tgp_", "csk-"),
+    *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "dop_", "AIza"),
 )
+"""With which providers' keys begin."""
+KEY_FORMS = re.compile(
+    rf"""
+    {START}(?:{"|".join(map(re.escape, PREFIXES))})[A-Za-z0-9_-]{{16,}}
+    | {START}(?:AKIA|ASIA)[A-Z0-9]{{16}}\b                  # AWS
+    | {START}xox[a-z]-[A-Za-z0-9-]{{10,}}                   # Slack
+    | {START}eyJ[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]*         # JSON web token
+    | (?<=://)[^\s/:@"'\\]+:[^\s/@"'\\]+(?=@)              # credentials in a URL
+    | (?<=\bBearer\ )[A-Za-z0-9._~+/=-]{{12,}}
+    | (?<=\bBasic\ )[A-Za-z0-9+/=]{{12,}}
+    | (?<=[?&]key=)[A-Za-z0-9_-]{{12,}}
+    | (?<=(?i:api[_-]key)["'=:])[\ "'=:]*[A-Za-z0-9_.-]{{12,}}
+    """,
+    re.VERBOSE,
+)
+KEY_SIGNS = (*PREFIXES, "AKIA", "ASIA", "xox", "eyJ", "://", "Bearer ", "Basic ", "key=", "KEY", "Key", "_key", "-key")
+"""A text without any of these has no key in it. Looking for them takes no time, which the expression does."""
+PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 PRIVATE_ROOTS = (
     *("home", "Users", "root", "tmp", "private", "work", "workspace", "workspaces", "mnt", "media", "data", "srv"),
     *("scratch", "builds", "nfs", "export", "run/user", "var/tmp", "var/folders", "var/lib", "dev/shm", "github"),
@@ -89,10 +94,13 @@ class Redactor:
         """
         marks = SECRET + PATH + NAME
         written = {form for value in secrets if len(value) >= LEAST_SECRET for form in _forms(value)}
-        self._secrets = _any_of(form for form in written if form not in marks)
+        self._secrets = sorted((form for form in written if form not in marks), key=lambda form: (-len(form), form))
         self._folders = frozenset(folder.rstrip("/") for folder in folders)
         self._paths = _paths(self._folders)
-        self._names = _names(name for name in names if name not in marks)
+        words = {name for name in names if len(name) > 1 and name.lower() not in COMMON_NAMES and name not in marks}
+        self._names = _names(words)
+        roots = {"/" + path.strip("/").partition("/")[0] for path in (*PRIVATE_ROOTS, *self._folders) if path}
+        self._signs = ("~", "Users", *words, *roots)
 
     @classmethod
     def of_this_host(cls, environ: Mapping[str, str] = os.environ) -> Redactor:
@@ -106,8 +114,19 @@ class Redactor:
     def text(self, text: str) -> str:
         """The text without what must not leave, and without what is no text: lone surrogates and null characters."""
         text = text.encode(errors="replace").decode().replace("\0", "?")
-        text = KEY_FORMS.sub(SECRET, self._secrets.sub(SECRET, text))
-        return self._names.sub(NAME, self._paths.sub(self._last_part, text))
+        for form in self._secrets:
+            text = text.replace(form, SECRET)
+        text = PRIVATE_KEY.sub(SECRET, text) if "PRIVATE KEY" in text else text
+        if not _any_in(text, KEY_SIGNS) and not _any_in(text, self._signs):
+            return text
+        return "\n".join(map(self._line, text.split("\n")))
+
+    def _line(self, line: str) -> str:
+        if _any_in(line, KEY_SIGNS):
+            line = KEY_FORMS.sub(SECRET, line)
+        if _any_in(line, self._signs):
+            line = self._names.sub(NAME, self._paths.sub(self._last_part, line))
+        return line
 
     def record(self, record: R) -> R:
         """The same record with every text in it redacted. Words of enums stay."""
@@ -144,10 +163,8 @@ def _forms(value: str) -> set[str]:
     return {value, value.strip(), *escaped, quote(value, safe="", errors="replace"), *encoded} - {""}
 
 
-def _any_of(words: Iterable[str]) -> re.Pattern[str]:
-    """Matches the longest of these words; nothing if there is none."""
-    longest_first = sorted(words, key=lambda word: (-len(word), word))
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+def _any_in(text: str, signs: Iterable[str]) -> bool:
+    return any(map(text.__contains__, signs))
 
 
 def _paths(folders: Iterable[str]) -> re.Pattern[str]:
@@ -166,8 +183,6 @@ def _names(names: Iterable[str]) -> re.Pattern[str]:
     telling: set[str] = set()
     short: set[str] = set()
     for name in names:
-        if len(name) < 2 or name.lower() in COMMON_NAMES:
-            continue
         (telling if len(name) >= LEAST_NAME or re.search(r"[\d.-]", name) else short).add(re.escape(name))
     begin, end = r"(?:(?<![\w-])|(?<=\\[nrt]))", r"(?![\w-])"
     options = [rf"{begin}{name}{end}" for name in sorted(telling, key=len, reverse=True)]
