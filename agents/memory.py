@@ -131,6 +131,11 @@ class Contents:
     lessons: tuple[Lesson, ...] = ()
     candidates: tuple[CandidateEntry, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """How many things are known."""
+        return len(self.records) + len(self.lessons) + len(self.candidates)
+
 
 @dataclass(frozen=True)
 class Segment:

@@ -119,11 +119,16 @@ def without(shelf: Shelf, forget: Callable[[str, str], bool]) -> Shelf:
 
 
 def swept(shelf: Shelf, stored: Iterable[str], now_ms: int) -> tuple[Shelf, tuple[str, ...]]:
-    """Which of the stored sources can go: those that no entry has named for a day. The shelf remembers since when."""
-    named = {entry.candidate for entry in shelf.contents.candidates}
-    since = {digest: shelf.unused.get(digest, now_ms) for digest in sorted(stored) if digest not in named}
+    """The shelf without entries whose source is not stored, and the stored sources that can go: those that no entry
+    has named for a day. The shelf remembers since when.
+    """
+    there = set(stored)
+    entries = tuple(entry for entry in shelf.contents.candidates if entry.candidate in there)
+    idle = sorted(there - {entry.candidate for entry in entries})
+    since = {digest: shelf.unused.get(digest, now_ms) for digest in idle}
     gone = tuple(digest for digest, first_ms in since.items() if now_ms - first_ms >= UNUSED_FOR_MS)
-    return replace(shelf, unused={d: ms for d, ms in since.items() if d not in gone}), gone
+    unused = {digest: first_ms for digest, first_ms in since.items() if digest not in gone}
+    return replace(shelf, contents=replace(shelf.contents, candidates=entries), unused=unused), gone
 
 
 def empty(family: str) -> Shelf:
