@@ -1,0 +1,87 @@
+"""Time as it is charged to a budget: a search's wall time slice by slice, a device's call by call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from agents.spending import Amount, Budget, Reservation
+
+SLICE_S = 10.0
+"""Of wall time: what is set aside at once, and so what a crash charges too much at most."""
+LEAST_S = 1.0
+"""Of device time: what is set aside for the first call."""
+
+Clock = Callable[[], float]
+
+
+class WallTime:
+    """Use it as a context manager around a search, and `tick` often. For one thread."""
+
+    def __init__(self, budget: Budget, slice_s: float = SLICE_S, clock: Clock = time.monotonic) -> None:
+        self._budget = budget
+        self._slice_s = slice_s
+        self._clock = clock
+        self._started_s = 0.0
+        self._slice: Reservation | None = None
+
+    def __enter__(self) -> Self:
+        """Raises BudgetSpentError where not even the first slice fits."""
+        self._reserve()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._settle()
+
+    def tick(self) -> None:
+        """Charges the slice in hand once it is over, and sets the next one aside.
+
+        Raises:
+            BudgetSpentError: that does not fit any more. What was used is charged.
+        """
+        if self._clock() - self._started_s >= self._slice_s:
+            self._settle()
+            self._reserve()
+
+    def _reserve(self) -> None:
+        self._slice = self._budget.reserve(Amount(wall_s=self._slice_s), "the search's time")
+        self._started_s = self._clock()
+
+    def _settle(self) -> None:
+        if self._slice is not None:
+            self._slice.settle(Amount(wall_s=self._clock() - self._started_s))
+            self._slice = None
+
+
+class DeviceTime:
+    """The time of one device, which does one thing at a time. For one thread.
+
+    How long a call will take is not known, so what is set aside is what the longest one took so far. A cap is passed by
+    the last call at most.
+    """
+
+    def __init__(self, budget: Budget, clock: Clock = time.monotonic) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._longest_s = LEAST_S
+
+    @contextmanager
+    def charge(self, purpose: str) -> Iterator[None]:
+        """Charges the time that the block takes, also if it fails.
+
+        Raises:
+            BudgetSpentError: another call does not fit; the block does not begin.
+        """
+        reservation = self._budget.reserve(Amount(device_s=self._longest_s), purpose)
+        started_s = self._clock()
+        try:
+            yield
+        finally:
+            taken_s = self._clock() - started_s
+            self._longest_s = max(self._longest_s, taken_s)
+            reservation.settle(Amount(device_s=taken_s))

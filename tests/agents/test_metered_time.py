@@ -1,0 +1,65 @@
+"""Time is charged as it passes: a dead search's wall time by a slice too much at most, a device's by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agents.caps import BudgetCaps, Caps
+from agents.errors import BudgetSpentError
+from agents.ledger import Ledger
+from agents.metered_time import DeviceTime, WallTime
+from agents.spending import Amount
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        yield ledger
+
+
+def test_wall_time_is_charged_slice_by_slice_until_the_cap(ledger: Ledger) -> None:
+    now_s = 0.0
+    budget = ledger.budget("s1", BudgetCaps(search=Caps(wall_s=25.0)))
+    with pytest.raises(BudgetSpentError, match="seconds"), WallTime(budget, 10.0, lambda: now_s) as time:
+        while True:
+            assert ledger.searches()[0].in_flight == Amount(wall_s=10.0)
+            now_s += 4.0
+            time.tick()
+    # Slices ended after 12 s and 24 s; a third one did not fit.
+    assert now_s == 24.0
+    assert ledger.searches()[0].spent == Amount(wall_s=24.0)
+    assert ledger.searches()[0].in_flight == Amount()
+
+
+def test_the_end_charges_the_wall_time_that_was_used(ledger: Ledger) -> None:
+    now_s = 0.0
+    with WallTime(ledger.budget("s1", BudgetCaps()), 10.0, lambda: now_s):
+        now_s = 3.5
+    assert ledger.searches()[0].spent == Amount(wall_s=3.5)
+
+
+def test_device_time_passes_a_cap_by_the_last_call_at_most(ledger: Ledger) -> None:
+    now_s = 0.0
+    device = DeviceTime(ledger.budget("s1", BudgetCaps(search=Caps(device_s=20.0))), lambda: now_s)
+    durations = iter([2.0, 7.0, 3.0, 9.0, 1.0])
+    calls = 0
+    with pytest.raises(BudgetSpentError, match="device seconds"):
+        for duration in durations:
+            with device.charge("a judgement"):
+                calls += 1
+                now_s += duration
+    assert (calls, now_s) == (4, 21.0)
+    assert ledger.searches()[0].spent == Amount(device_s=21.0)
+
+
+def test_a_failed_judgement_is_charged_too(ledger: Ledger) -> None:
+    now_s = 0.0
+    device = DeviceTime(ledger.budget("s1", BudgetCaps()), lambda: now_s)
+    with pytest.raises(KeyboardInterrupt), device.charge("a judgement"):
+        now_s += 5.0
+        raise KeyboardInterrupt
+    assert ledger.searches()[0].spent == Amount(device_s=5.0)
+    assert ledger.searches()[0].in_flight == Amount()
