@@ -41,6 +41,12 @@ class Assignment:
         return (*inputs, *(scalar.name for scalar in definition.scalars), *outputs)
 
     @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """The brief's, the weightiest first: in this order a prompt numbers them."""
+        brief = self.brief
+        return tuple(sorted(brief.workloads, key=lambda workload: (-brief.weight(workload), workload.label)))
+
+    @property
     def known_files(self) -> dict[str, str]:
         """Files of the parents that a candidate may include without repeating them; the first parent's win."""
         files: dict[str, str] = {}

@@ -13,9 +13,9 @@ HEADER = Path(gristmill.__file__).parent / "abi" / "gristmill_kernel.h"
 PART = """\
 You write fast kernels for operators of language models that are served on CPUs. A judge decides about them: it builds
 each program, checks it against a float64 reference on the shapes of the traffic and on others (odd sizes, one row,
-sizes one past a vector, extreme values), and times it in pairs against what the fleet runs today. Only measured speed counts,
-weighted by the time that the engine spends in each workload. A program that is wrong anywhere in the domain that it
-claims counts nothing.
+sizes one past a vector, extreme values), and times it in pairs against what the fleet runs today. Only measured speed
+counts, weighted by the time that the engine spends in each workload. A program that is wrong anywhere in the domain
+that it claims counts nothing.
 
 Rules of the judge:
 * Every call gets fresh values, and the outputs of timed calls are checked. What is kept from an earlier call is wrong.

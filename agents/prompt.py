@@ -143,11 +143,15 @@ def _hardware(assignment: Assignment) -> str:
 def _workloads(assignment: Assignment) -> str:
     brief = assignment.brief
     best = {entry.workload: entry.ratio for entry in brief.best}
-    ordered = sorted(brief.workloads, key=lambda workload: (-brief.weight(workload), workload.label))
-    lines = [_workload(assignment, workload, best.get(workload.label)) for workload in ordered[:MAX_WORKLOADS]]
+    ordered = assignment.workloads
+    lines = [
+        f"{number}. {_workload(assignment, workload, best.get(workload.label))}"
+        for number, workload in enumerate(ordered[:MAX_WORKLOADS], 1)
+    ]
     cut = [f"[{len(ordered) - MAX_WORKLOADS} more, of less weight]"] if len(ordered) > MAX_WORKLOADS else []
     title = (
-        "Workloads, the weightiest first (share of the engine's time; time at the measured peaks; best ratio so far):"
+        "Workloads, the weightiest first: share of the engine's time, what a call moves and computes, its time at the "
+        "measured peaks, the best ratio so far. Inputs are dense where no steps are given."
     )
     return "\n".join([title, *lines, *cut])
 
@@ -167,7 +171,7 @@ def _workload(assignment: Assignment, workload: Workload, best: float | None) ->
         f"best so far {best:.2f}x" if best is not None else "nothing faster yet",
         *strided,
     ]
-    return f"* {axes}: {'; '.join(facts)}"
+    return f"{axes}: {'; '.join(facts)}"
 
 
 def _layout(layout: TensorLayout) -> str:

@@ -1,0 +1,134 @@
+"""A conversation: one episode's talk with a model, paid for from the budget and written down as it goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from agents.chat import Answer, ChatModel, ChatRequest, Message, Role, Tool, ToolCall, Usage
+from agents.episode import ModelTurn, Outcome, Step, ToolTurn
+from agents.errors import ModelError
+from agents.quotation import clipped, printable
+from agents.spending import Amount, Budget
+from kernels.candidate import Candidate
+
+MAX_CHARACTERS = 400_000
+"""Of all that is sent again with each turn."""
+MAX_ANSWER = 60_000
+"""Of an answer, as it is sent back with the next turn."""
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """How a model is asked."""
+
+    max_output_tokens: int = 16_384
+    temperature: float | None = None
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an episode ended."""
+
+    outcome: Outcome
+    reason: str
+    """One line."""
+    candidates: tuple[Candidate, ...] = ()
+
+
+class Conversation:
+    """Grows by what is said. Not thread-safe: one thread leads it."""
+
+    def __init__(
+        self,
+        model: ChatModel,
+        budget: Budget,
+        settings: ChatSettings,
+        opening: tuple[Message, ...],
+        purpose: str,
+        redact: Callable[[str], str],
+    ) -> None:
+        """
+        Args:
+            purpose: what a ledger says of its calls.
+            redact: applied to what a provider says when it fails.
+        """
+        self._model = model
+        self._budget = budget
+        self._settings = settings
+        self._purpose = purpose
+        self._redact = redact
+        self._messages = list(opening)
+        self._unanswered = list(opening)
+        self.steps: list[Step] = []
+        self.usage = Usage()
+        self.answered_by = ""
+        """The model that gave the last answer."""
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether another turn would cost more than it can be worth."""
+        arguments = (len(call.arguments) for message in self._messages for call in message.tool_calls)
+        return sum(len(message.text) for message in self._messages) + sum(arguments) > MAX_CHARACTERS
+
+    def ask(self, tools: tuple[Tool, ...] = ()) -> Answer:
+        """The model's next answer, exactly as it came.
+
+        What it may cost is set aside first. If this process dies during the call, that stays set aside.
+
+        Raises:
+            BudgetSpentError: it was not asked.
+            ModelError: it did not answer. What that cost is settled.
+        """
+        settings = self._settings
+        request = ChatRequest(
+            tuple(self._messages), tools, settings.max_output_tokens, settings.temperature, settings.timeout_s
+        )
+        reservation = self._budget.reserve(_amount(self._model.most(request)), self._purpose)
+        started_ms = now_ms()
+        try:
+            answer = self._model.complete(request)
+        except ModelError as error:
+            spent = error.usage or Usage()
+            reservation.settle(_amount(spent))
+            self._write_down(started_ms, None, spent, self._redact(str(error)))
+            raise
+        reservation.settle(_amount(answer.usage))
+        self.answered_by = answer.model
+        self._write_down(started_ms, answer, answer.usage)
+        calls = tuple(replace(call, arguments=printable(call.arguments)) for call in answer.tool_calls)
+        self._messages.append(Message(Role.ASSISTANT, clipped(printable(answer.text), MAX_ANSWER), calls))
+        return answer
+
+    def tell(self, text: str) -> None:
+        """What the user says next."""
+        self._add(Message(Role.USER, text))
+
+    def return_result(self, call: ToolCall, result: str, started_ms: int) -> None:
+        """What a tool says to a call of the last answer."""
+        self._add(Message(Role.TOOL, result, tool_call_id=call.id))
+        turn = ToolTurn(started_ms, call.name, printable(call.arguments), result, (now_ms() - started_ms) / 1e3)
+        self.steps.append(Step(tool=turn))
+
+    def _add(self, message: Message) -> None:
+        self._messages.append(message)
+        self._unanswered.append(message)
+
+    def _write_down(self, started_ms: int, answer: Answer | None, usage: Usage, error: str = "") -> None:
+        if answer is not None:
+            calls = tuple(replace(call, arguments=printable(call.arguments)) for call in answer.tool_calls)
+            answer = replace(answer, text=printable(answer.text), tool_calls=calls)
+        self.steps.append(Step(model=ModelTurn(started_ms, tuple(self._unanswered), answer, error)))
+        self._unanswered = []
+        self.usage += usage
+
+
+def now_ms() -> int:
+    """Since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _amount(usage: Usage) -> Amount:
+    return Amount(usd=usage.usd, tokens=usage.tokens)
