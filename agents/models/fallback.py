@@ -1,0 +1,90 @@
+"""Several models in order: where one has no answer the next is asked, and the first is left alone for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from agents.chat import Answer, ChatModel, ChatRequest, Finish, Usage
+from agents.errors import ModelError, RateLimitedError
+
+FIRST_COOLDOWN_S = 15.0
+LONGEST_COOLDOWN_S = 600.0
+
+
+@dataclass
+class _Standing:
+    """How a model fared lately."""
+
+    failures: int = 0
+    """In a row."""
+    free_at_s: float = 0.0
+
+
+class FallbackModel:
+    """Asks models in order, those on cooldown last. Each may take the request's whole time.
+
+    A cooldown doubles with each failure in a row, and is what the provider asked for if that is longer. An answer that
+    the model refused is no failure, but the next model is asked all the same.
+    """
+
+    def __init__(self, models: Sequence[ChatModel], clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._models = tuple(models)
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._standings = [_Standing() for _ in models]
+
+    @property
+    def name(self) -> str:
+        """The first one's: the others stand in for it."""
+        return self._models[0].name
+
+    def most(self, request: ChatRequest) -> Usage:
+        return sum((model.most(request) for model in self._models), Usage())
+
+    def complete(self, request: ChatRequest) -> Answer:
+        """The first answer; the last refusal where every model refused or failed, and one refused.
+
+        Raises:
+            ModelError: of the model asked last, with what all of them cost.
+        """
+        spent = Usage()
+        refusal: Answer | None = None
+        failure: ModelError | None = None
+        for index in self._order():
+            try:
+                answer = self._models[index].complete(request)
+            except ModelError as error:
+                self._failed(index, error)
+                spent += error.usage or Usage()
+                failure = error
+                continue
+            self._succeeded(index)
+            spent += answer.usage
+            if answer.finish is not Finish.REFUSED:
+                return replace(answer, usage=spent)
+            refusal = answer
+        if refusal is not None:
+            return replace(refusal, usage=spent)
+        assert failure is not None
+        raise failure.costing(spent) from failure
+
+    def _order(self) -> list[int]:
+        now_s = self._clock_s()
+        with self._lock:
+            waits_s = [max(standing.free_at_s - now_s, 0.0) for standing in self._standings]
+        return sorted(range(len(waits_s)), key=lambda index: (waits_s[index], index))
+
+    def _failed(self, index: int, error: ModelError) -> None:
+        asked_s = (error.retry_after_s or 0.0) if isinstance(error, RateLimitedError) else 0.0
+        with self._lock:
+            standing = self._standings[index]
+            cooldown_s = min(FIRST_COOLDOWN_S * 2**standing.failures, LONGEST_COOLDOWN_S)
+            standing.failures = min(standing.failures + 1, 16)
+            standing.free_at_s = max(standing.free_at_s, self._clock_s() + max(cooldown_s, asked_s))
+
+    def _succeeded(self, index: int) -> None:
+        with self._lock:
+            self._standings[index] = _Standing()

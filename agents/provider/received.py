@@ -1,0 +1,130 @@
+"""What has come of a streamed answer so far, bounded, and what it cost if no more comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents.chat import Answer, Finish, ToolCall, Usage
+from agents.provider import prices
+from agents.provider.wire import Call, clean, input_bytes
+
+MAX_ANSWER_BYTES = 1 << 20
+"""Of text and tool calls together; the stream is cut off there, as at the limit of output tokens."""
+MAX_TOOL_CALLS = 64
+FINISHES = {
+    "tool_calls": Finish.TOOLS,
+    "function_call": Finish.TOOLS,
+    "length": Finish.LENGTH,
+    "content_filter": Finish.REFUSED,
+}
+"""litellm's names, whatever the provider; all others mean that the model was done."""
+
+
+@dataclass
+class _Fragments:
+    """A tool call in the making."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class Received:
+    """Takes in the chunks of one answer."""
+
+    def __init__(self, call: Call, hidden_output: bool) -> None:
+        self._call = call
+        self._hidden_output = hidden_output
+        """Whether the model may write tokens that are billed and not shown."""
+        self._text: list[str] = []
+        self._calls: dict[int, _Fragments] = {}
+        self._finish = ""
+        self._cut = False
+        self._reported: Any = None
+        self._size_bytes = 0
+        self._thoughts_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the answer was cut off because it is too long."""
+        return self._cut
+
+    @property
+    def whole(self) -> bool:
+        """Whether the provider said why the answer ended."""
+        return bool(self._finish) or self._cut
+
+    def take(self, chunk: Any) -> None:
+        """One chunk of litellm's stream."""
+        if getattr(chunk, "usage", None) is not None:
+            self._reported = chunk.usage
+        for choice in chunk.choices[:1]:
+            delta = choice.delta
+            self._count_thoughts(getattr(delta, "reasoning_content", None))
+            if isinstance(delta.content, str):
+                self._text.append(self._bounded(delta.content))
+            for part in delta.tool_calls or ():
+                self._take_tool_call(part)
+            if choice.finish_reason:
+                self._finish = str(choice.finish_reason)
+
+    def answer(self, latency_s: float) -> Answer:
+        """What came, as a whole."""
+        return Answer(
+            model=self._call.route.model,
+            text=clean("".join(self._text)),
+            tool_calls=self._tool_calls(),
+            finish=self._why(),
+            usage=self.usage(),
+            latency_s=latency_s,
+        )
+
+    def usage(self) -> Usage:
+        """What was billed: as reported, or else as estimated from what went out and came in."""
+        route = self._call.route
+        if self._reported is not None:
+            counts = (self._reported.prompt_tokens or 0, self._reported.completion_tokens or 0)
+            return prices.cost_of(route, *counts, self._reported)
+        output_tokens = prices.estimated_tokens(self._size_bytes + self._thoughts_bytes)
+        if self._hidden_output:
+            output_tokens = max(output_tokens, self._call.max_output_tokens)
+        return prices.cost_of(route, prices.estimated_tokens(input_bytes(self._call)), output_tokens, None)
+
+    def _why(self) -> Finish:
+        if self._cut:
+            return Finish.LENGTH
+        finish = FINISHES.get(self._finish, Finish.DONE)
+        return Finish.TOOLS if finish is Finish.DONE and self._calls else finish
+
+    def _tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(
+            ToolCall(clean(one.id) or f"call_{index}", clean(one.name), clean("".join(one.arguments)))
+            for index, one in sorted(self._calls.items())
+        )
+
+    def _take_tool_call(self, part: Any) -> None:
+        index = part.index if isinstance(part.index, int) else 0
+        if index not in self._calls and len(self._calls) >= MAX_TOOL_CALLS:
+            self._cut = True
+            return
+        fragments = self._calls.setdefault(index, _Fragments())
+        fragments.id = fragments.id or self._bounded(part.id or "")
+        function = part.function
+        fragments.name += self._bounded(function.name or "")
+        fragments.arguments.append(self._bounded(function.arguments or ""))
+
+    def _count_thoughts(self, thoughts: Any) -> None:
+        """Billed like any output, and kept by nobody."""
+        if isinstance(thoughts, str):
+            self._thoughts_bytes += len(thoughts.encode("utf-8", "replace"))
+
+    def _bounded(self, text: str) -> str:
+        """As much of the text as the answer still has room for."""
+        room = MAX_ANSWER_BYTES - self._size_bytes
+        size = len(text.encode("utf-8", "replace"))
+        self._size_bytes += size
+        if size <= room:
+            return text
+        self._cut = True
+        return text.encode("utf-8", "replace")[: max(room, 0)].decode(errors="ignore")
