@@ -1,0 +1,258 @@
+"""A search's memory: what one search learns the next one knows, through outages, crashes and a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from agents.lesson import written
+from agents.memory import Memory, NoMemory
+from gristmill import durable_file
+from gristmill.directory_store import DirectoryStore
+from gristmill.errors import StoreUnreachableError
+from gristmill.hardware import Hardware
+from gristmill.store import NotModified, ObjectStore, StoredObject
+from tasks import memory_spool, search_memory
+from tasks.memory_shelves import MemoryShelves
+from tasks.search_memory import SearchMemory
+from tests.tasks import world
+from tests.tasks.memory_world import NOW_MS, FailingStore, judged, tried
+
+HERE = Hardware(world.HARDWARE, "test", 2, ())
+FAMILY = "row_reduction"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_memory, "RETRY_S", (0.01,))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    (tmp_path / "store").mkdir()
+    return DirectoryStore(tmp_path / "store")
+
+
+def always(store: ObjectStore) -> Callable[[], AbstractContextManager[ObjectStore]]:
+    return lambda: contextlib.nullcontext(store)
+
+
+def never() -> AbstractContextManager[ObjectStore]:
+    raise StoreUnreachableError("nothing answers there")
+
+
+def memory_of(home: Path, open_store: Callable[[], AbstractContextManager[ObjectStore]], **options) -> SearchMemory:
+    return SearchMemory(home, world.HARDWARE, open_store, **options)
+
+
+def learn(memory: Memory, *numbers: int) -> None:
+    for number in numbers:
+        memory.record(*judged(number))
+
+
+def test_the_next_search_knows_what_one_learned(tmp_path: Path, store: DirectoryStore) -> None:
+    with memory_of(tmp_path / "one", always(store)) as first:
+        assert first.recall("rms_norm", "float32", HERE).candidates == ()
+        learn(first, 1, 2)
+        first.record(*judged(3, None))
+    with memory_of(tmp_path / "two", always(store)) as second:
+        recalled = second.recall("rms_norm", "float32", HERE)
+        assert second.recall("rms_norm", "bfloat16", HERE).candidates == ()
+        assert second.recall("silu_and_mul", "float32", HERE).records == recalled.records
+    assert sorted(one.candidate.digest for one in recalled.candidates) == sorted(judged(n)[0].digest for n in (1, 2))
+    assert all(one.verdict.won and one.verdict.candidate == one.candidate.digest for one in recalled.candidates)
+    (record,) = recalled.records
+    assert (record.tried, record.built, record.correct, record.won) == (3, 2, 2, 2)
+    assert {found.topic.split(":")[0] for found in recalled.lessons} == {"won", "build"}
+
+
+def test_within_one_search_a_later_operator_knows_of_an_earlier(tmp_path: Path, store: DirectoryStore) -> None:
+    with memory_of(tmp_path, always(store)) as memory:
+        learn(memory, 1)
+        assert len(memory.recall("rms_norm", "float32", HERE).candidates) == 1
+
+
+def test_an_outage_costs_nothing_but_time(tmp_path: Path, store: DirectoryStore) -> None:
+    """The store is away, comes and goes; all is there in the end, and the search was told what was known last."""
+    with memory_of(tmp_path, always(store)) as memory:
+        learn(memory, 1)
+        before = memory.recall("rms_norm", "float32", HERE)
+    away = memory_of(tmp_path, never)
+    with away:
+        assert away.recall("rms_norm", "float32", HERE) == before
+        assert away.recall("softmax", "float32", HERE).records == ()
+        learn(away, 2, 3)
+        assert not away.close(stall_s=5.0)
+    assert tried(MemoryShelves(store).read(FAMILY).contents) == 1
+    with memory_of(tmp_path, always(store)):
+        pass
+    assert tried(MemoryShelves(store).read(FAMILY).contents) == 3
+    assert memory_spool.MemorySpool(tmp_path / "spool" / "memory").waiting() == []
+
+
+def test_a_store_that_comes_back_is_written_to_at_once(tmp_path: Path, store: DirectoryStore) -> None:
+    attempts, back = itertools.count(), threading.Event()
+
+    def third_time() -> AbstractContextManager[ObjectStore]:
+        if next(attempts) < 2:
+            return never()
+        back.set()
+        return contextlib.nullcontext(store)
+
+    with memory_of(tmp_path, third_time) as memory:
+        learn(memory, 1, 2)
+        assert back.wait(30) and memory.close()
+    assert tried(MemoryShelves(store).read(FAMILY).contents) == 2
+
+
+class Hanging:
+    """A store that takes every request and never answers, until it is let go."""
+
+    url = "s3://nowhere"
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def _hang(self, *arguments: object, **options: object) -> StoredObject | NotModified:
+        self.let_go.wait(60)
+        raise StoreUnreachableError("not in time")
+
+    get = put_new = replace_if = put = list = delete = _hang
+
+
+def test_a_store_that_hangs_does_not_hold_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_memory, "EVERY_S", -1.0)
+    hanging = Hanging()
+    with memory_of(tmp_path, always(hanging), recall_wait_s=0.05) as memory:  # type: ignore[arg-type]
+        assert memory.recall("rms_norm", "float32", HERE).records == ()
+        learn(memory, 1, 2, 3)
+        assert len(list((tmp_path / "spool" / "memory").iterdir())) == 3, "on disk although the store hangs"
+        assert not memory.close(stall_s=0.05)
+        hanging.let_go.set()
+
+
+def test_what_a_killed_search_had_on_disk_is_sent_by_the_next(tmp_path: Path, store: DirectoryStore) -> None:
+    killed = memory_of(tmp_path, never)
+    learn(killed, 1, 2)
+    killed.save()
+    learn(killed, 3)
+    del killed
+    with memory_of(tmp_path, always(store)):
+        pass
+    assert tried(MemoryShelves(store).read(FAMILY).contents) == 2, "all but the stretch in hand"
+
+
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("dies_at", range(5))
+def test_a_store_that_dies_between_two_writes(
+    tmp_path: Path, store: DirectoryStore, dies_at: int, landed: bool
+) -> None:
+    with memory_of(tmp_path, always(FailingStore(store, dies_at, landed))) as memory:
+        learn(memory, 1, 2)
+        memory.record(*judged(3, operator="silu_and_mul"))
+        memory.close()
+    with memory_of(tmp_path, always(store)):
+        pass
+    shelves = MemoryShelves(store)
+    assert [tried(shelves.read(family).contents) for family in (FAMILY, "elementwise")] == [2, 1]
+
+
+def test_a_full_disk_loses_nothing_while_the_search_lives(
+    tmp_path: Path, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = memory_of(tmp_path, always(store))
+    learn(memory, 1)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(durable_file, "write", full_disk)
+        memory.save()
+    assert "No space left" in caplog.text
+    with memory:
+        pass
+    assert tried(MemoryShelves(store).read(FAMILY).contents) == 1
+
+
+def full_disk(*arguments: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_damaged_parcel_is_put_aside_and_named(
+    tmp_path: Path, store: DirectoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "spool" / "memory"
+    folder.mkdir(parents=True)
+    (folder / "000-torn.segment").write_bytes(b'{"segment":')
+    with caplog.at_level(logging.WARNING), memory_of(tmp_path, always(store)) as memory:
+        learn(memory, 1)
+    assert tried(MemoryShelves(store).read(FAMILY).contents) == 1
+    assert ["000-torn" in message for message in caplog.messages] == [True]
+    assert [path.name for path in folder.iterdir()] == ["000-torn.damaged"]
+
+
+def test_the_spool_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory_spool, "MAX_WAITING", 3)
+    clock = iter(range(NOW_MS, NOW_MS + 10_000))
+    memory = memory_of(tmp_path, never, now_ms=lambda: next(clock))
+    with caplog.at_level(logging.WARNING):
+        for number in range(5):
+            learn(memory, number)
+            memory.save()
+    waiting = [parcel for _, parcel in memory_spool.MemorySpool(tmp_path / "spool" / "memory").parcels()]
+    assert [parcel.segment.number for parcel in waiting] == [2, 3, 4]
+    assert len(caplog.messages) == 2
+
+
+def test_many_segments_are_folded(tmp_path: Path, store: DirectoryStore) -> None:
+    for number in range(search_memory.COMPACT_FROM):
+        with memory_of(tmp_path, always(store)) as memory:
+            learn(memory, number)
+    shelves = MemoryShelves(store)
+    assert shelves.unfolded(FAMILY) == 0
+    assert tried(shelves.read(FAMILY).contents) == search_memory.COMPACT_FROM
+
+
+def test_lessons_and_records_are_found_by_their_words(tmp_path: Path, store: DirectoryStore) -> None:
+    with memory_of(tmp_path, always(store)) as memory:
+        memory.record(*judged(1, None))
+        note = written(
+            "pad rows to 64 bytes", model="m", operator="rms_norm", hardware=HERE.key, pattern="rows", now_ms=NOW_MS
+        )
+        assert note is not None
+        memory.teach(note)
+        (line,) = memory.search("padding padd pad bytes", 1)
+        assert "m claims, unverified: <<pad rows to 64 bytes>>" in line
+        assert any("does not build" in found for found in memory.search("build error"))
+        assert memory.search("") == memory.search("zebra") == ()
+        assert len(memory.search("rms_norm", 2)) == 2
+        assert memory.search("rms_norm") == memory.search("norm rms")
+
+
+def test_no_memory_is_a_memory(tmp_path: Path) -> None:
+    memory: Memory = NoMemory()
+    learn(memory, 1)
+    assert memory.recall("rms_norm", "float32", HERE).candidates == () and memory.search("rms") == ()
+
+
+@pytest.mark.parametrize("at_once", [4])
+def test_searches_side_by_side_share_one_store(tmp_path: Path, store: DirectoryStore, at_once: int) -> None:
+    def one_search(number: int) -> Iterator[None]:
+        with memory_of(tmp_path / str(number), always(store)) as memory:
+            for step in range(5):
+                learn(memory, number * 5 + step)
+                memory.recall("rms_norm", "float32", HERE)
+        yield
+
+    threads = [threading.Thread(target=lambda n=n: list(one_search(n))) for n in range(at_once)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tried(MemoryShelves(store).read(FAMILY).contents) == 5 * at_once
