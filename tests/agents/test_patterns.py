@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import importlib.util
 import linecache
 import platform
@@ -119,7 +120,7 @@ def _type_of(name: str) -> str:
     pointed = re.fullmatch(r".*?(?:_(bf16|i8|i32|fp16))?_ptr", name)
     if pointed:
         return f"*{pointed[1] or 'fp32'}"
-    return "fp32" if name in ("eps", "scale") else "i32"
+    return "fp32" if name in ("eps", "factor") else "i32"
 
 
 @pytest.mark.parametrize("pattern", **named)
@@ -227,8 +228,9 @@ def test_every_pattern_can_be_asked_about_every_situation(
 
 @pytest.mark.parametrize("pattern", **named)
 def test_every_pattern_applies_somewhere_and_not_everywhere(pattern: Pattern) -> None:
+    quantised = dataclasses.replace(operators.operator("skinny_linear"), name="int8_linear")
     merits = [
-        pattern.merit(situation(operators.operator(w.operator), w, hardware))
+        pattern.merit(situation(definition, w, hardware))
         for hardware in (PLAIN, SERVER, GPU)
         for dtype in ("float32", "bfloat16")
         for tokens in (1, 8, 64, 4096)
@@ -241,6 +243,7 @@ def test_every_pattern_applies_somewhere_and_not_everywhere(pattern: Pattern) ->
             workload("skinny_linear", dtype, tokens=tokens, in_features=4096, out_features=8),
             workload("skinny_linear", dtype, tokens=tokens, in_features=4096, out_features=14336),
         )
+        for definition in (operators.operator(w.operator), *([quantised] if w.operator == "skinny_linear" else []))
     ]
     assert max(merits) > 0
     assert min(merits) == 0
@@ -258,8 +261,6 @@ def test_the_best_guess_comes_first() -> None:
 
 
 def test_time_decides_which_workload_counts() -> None:
-    import dataclasses
-
     few = workload("skinny_linear", tokens=1, in_features=4096, out_features=8)
     many = workload("skinny_linear", tokens=64, in_features=4096, out_features=14336)
     orders = [
