@@ -99,6 +99,7 @@ class SearchMemory:
         self._learned: defaultdict[str, _Learned] = defaultdict(_Learned)
         self._known: dict[str, Contents] = {}
         self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
+        self._asked: list[_Question] = []
         self._keeper = _Keeper(self, open_store)
 
     def __enter__(self) -> Self:
@@ -174,26 +175,24 @@ class SearchMemory:
             path.unlink(missing_ok=True)
             yield parcel.segment.family
 
+    def collect(self) -> None:
+        """Takes up what was asked by now. To be answered with what was told before: call it before `save`."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._asked.append(self._questions.get_nowait())
+
     def answer(self, kept: MemoryShelves) -> None:
-        """Answers what was asked by now. Raises what the store raises."""
-        while (question := self._asked()) is not None:
-            try:
-                recalled = self._recollect(kept, question)
-            except OUTAGES as error:
-                question.answer.set_exception(error)
-                raise
+        """Answers what was taken up. Raises what the store raises."""
+        while self._asked:
+            recalled = self._recollect(kept, self._asked[0])
             self._keep_copy(recalled)
-            question.answer.set_result(recalled)
+            self._asked.pop(0).answer.set_result(recalled)
 
     def refuse(self, error: Exception) -> None:
-        """Answers what was asked by now with an outage."""
-        while (question := self._asked()) is not None:
-            question.answer.set_exception(error)
-
-    def _asked(self) -> _Question | None:
-        with contextlib.suppress(queue.Empty):
-            return self._questions.get_nowait()
-        return None
+        """Answers all that was asked with an outage."""
+        self.collect()
+        while self._asked:
+            self._asked.pop(0).answer.set_exception(error)
 
     def _recollect(self, kept: MemoryShelves, question: _Question) -> Recollection:
         read = {family: kept.read(family).contents for family in kept.families()}
@@ -278,6 +277,7 @@ class _Keeper:
         while True:
             last_round = self._stopping.is_set()
             self._news.clear()
+            self._memory.collect()
             self._memory.save()
             for family in set(self._sent(kept)):
                 if kept.unfolded(family) >= COMPACT_FROM:
