@@ -4,7 +4,7 @@ Inputs live in one file in memory that only the judge may write: runners get a d
 writable. Outputs live in a file of their own per runner. Behind the sets that are checked lies a page that a runner may
 not touch, so that reading or writing past the end is a crash and not luck.
 
-Shape suffixes: S sets, then the tensor's own dimensions.
+Shape suffixes: S sets, P places, then the tensor's own dimensions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from kernels.layouts import span
 
 Numbers = NDArray[np.uint32]
 """Of buffer sets."""
+Places = NDArray[np.int64]
+"""Along an axis."""
 
+WHOLE = np.zeros(1, np.int64)
+"""The one place of a set that is copied in one piece."""
 CUT_ROOM = 64
 """Sets for whose copies there is room at first."""
 LINK_CALLS = 64
@@ -120,18 +124,20 @@ class InputArena:
             tensors[index] = memory.as_strided((len(numbers), *layout.shape), (memory.stride(0), *layout.strides))
         return tensors
 
-    def made_rows(self, numbers: Numbers, states: NDArray[np.uint64], places: NDArray[np.int64]) -> dict[int, Tensor]:
+    def made_rows(
+        self, numbers: Numbers, states: NDArray[np.uint64], places_SP: NDArray[np.int64]
+    ) -> dict[int, Tensor]:
         """Likewise of those places of the first dimension only, dense. None of it may be expanded."""
         tensors = {}
         for place, index in enumerate(self._linked):
             layout = self.layout.inputs[index].layout
-            shape = (len(numbers), len(places), *layout.shape[1:])
+            shape = (*places_SP.shape, *layout.shape[1:])
             memory = torch.empty(shape, dtype=getattr(torch, layout.dtype))
             per_place = math.prod(layout.shape[1:-1])
-            rows = (places[:, None] * per_place + np.arange(per_place)).ravel()
+            rows = np.ascontiguousarray(places_SP[:, :, None] * per_place + np.arange(per_place))
             chain, to = ctypes.byref(self._chain), memory.data_ptr()
             sources = numbers.ctypes.data, states.ctypes.data, len(numbers)
-            self._arena.remake_rows(chain, place, *sources, rows.ctypes.data, len(rows), to)
+            self._arena.remake_rows(chain, place, *sources, rows.ctypes.data, rows[0].size, to)
             tensors[index] = memory
         return tensors
 
@@ -171,26 +177,31 @@ class InputArena:
 
 
 class Cut:
-    """Copies of the same pieces of some sets of a tensor, as they were when they were taken."""
+    """Copies of some sets of a tensor, as they were when they were taken: whole, or so many places of the first
+    dimension.
+    """
 
-    def __init__(self, arena: CDLL, tensor: Tensor, offsets: NDArray[np.int64], shape: tuple[int, ...]) -> None:
+    def __init__(self, arena: CDLL, tensor: Tensor, places: int = 0) -> None:
+        shape = (places, *tensor.shape[2:]) if places else tensor.shape[1:]
+        item_bytes = tensor.element_size()
         self._copy = arena.cut
-        self._offsets = offsets
         self._memory = torch.empty((CUT_ROOM, *shape), dtype=tensor.dtype)
         self._end = 0
-        self._per_set = math.prod(shape) * tensor.element_size()
-        self._from = tensor.data_ptr(), tensor.stride(0) * tensor.element_size()
-        self._pieces = offsets.ctypes.data, len(offsets), self._per_set // len(offsets)
+        self._per_set = math.prod(shape) * item_bytes
+        self._from = tensor.data_ptr(), tensor.stride(0) * item_bytes
+        self._in_parts = places > 0
+        self._piece = (tensor.stride(1) * item_bytes, self._per_set // places) if places else (0, self._per_set)
         self._to = self._memory.data_ptr()
 
-    def take(self, numbers: Numbers) -> None:
-        """Of those sets, behind what was taken before."""
+    def take(self, numbers: Numbers, places_P: Places) -> None:
+        """Of those sets, behind what was taken before; of whole sets the places do not matter."""
         first, self._end = self._end, self._end + len(numbers)
         while self._end > len(self._memory):
             self._memory = torch.cat((self._memory, torch.empty_like(self._memory)))
             self._to = self._memory.data_ptr()
+        pieces = (places_P.ctypes.data, len(places_P)) if self._in_parts else (WHOLE.ctypes.data, 1)
         to = self._to + first * self._per_set
-        self._copy(*self._from, numbers.ctypes.data, len(numbers), *self._pieces, to)
+        self._copy(*self._from, numbers.ctypes.data, len(numbers), *pieces, *self._piece, to)
 
     @property
     def taken(self) -> Tensor:
@@ -281,9 +292,9 @@ class OutputArena:
             )
         )
 
-    def cut(self, tensor: Tensor, offsets: NDArray[np.int64], shape: tuple[int, ...]) -> Cut:
-        """For copies of what lies at those offsets (bytes) in sets of a tensor: per set it fills the shape."""
-        return Cut(self._arena, tensor, offsets, shape)
+    def cut(self, tensor: Tensor, places: int = 0) -> Cut:
+        """For copies of sets of a tensor: whole, or so many places of the first dimension."""
+        return Cut(self._arena, tensor, places)
 
     def keep(self, count: int) -> list[Tensor]:
         """Copies of the first sets' outputs."""

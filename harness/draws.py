@@ -12,7 +12,7 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -260,6 +260,7 @@ class Part:
     definition: Definition
     axis: str = ""
     places: Tensor | None = None
+    """P, of every set, or SP, of each set its own."""
 
     def of_inputs(self, tensors: Sequence[Tensor], numbers: Tensor | None = None) -> list[Tensor]:
         """Dense copies: of those sets, or of all, of these places."""
@@ -277,32 +278,43 @@ class Part:
         """Of one tensor with these dimensions."""
         if self.places is None or self.axis not in dims:
             return tensor if numbers is None else tensor[numbers]
+        sets = torch.arange(tensor.shape[0]) if numbers is None else numbers
         if dims[0] == self.axis:  # never copied whole
-            sets = torch.arange(tensor.shape[0]) if numbers is None else numbers
             return tensor[sets[:, None], self.places]
-        chosen = tensor if numbers is None else tensor[numbers]
-        return chosen.index_select(1 + list(dims).index(self.axis), self.places)
+        dim = 1 + list(dims).index(self.axis)
+        return tensor.movedim(dim, 1)[sets[:, None], self.places].movedim(1, dim)
 
-    def whole_index(self, dims: Sequence[str], index: tuple[int, ...]) -> tuple[int, ...]:
-        """Where an element of a part lies in the whole tensor."""
+    def whole_index(self, dims: Sequence[str], index: tuple[int, ...], call: int) -> tuple[int, ...]:
+        """Where an element of a part lies in the whole tensor of that set."""
         if self.places is None:
             return index
-        return tuple(int(self.places[i]) if dim == self.axis else i for dim, i in zip(dims, index, strict=True))
+        places = self.places if self.places.dim() == 1 else self.places[call]
+        return tuple(int(places[i]) if dim == self.axis else i for dim, i in zip(dims, index, strict=True))
+
+    def of_sets(self, some: slice) -> Part:
+        """The part of some of the sets, where each has its own."""
+        return self if self.places is None else replace(self, places=self.places[some])
 
 
 def choose_part(definition: Definition, workload: Workload, elements: int, generator: Generator) -> Part:
     """A random part of about so many elements: of the weights along the axis of independent outputs, at least
     `MIN_PLACES`, or of the rows, at least one. Everything if it is no larger.
     """
-    axis = definition.independent_axis or definition.row_axis
+    axis, count = part_size(definition, workload, elements)
     if not axis:
         return Part(definition)
+    return Part(definition, axis, torch.randperm(workload.axes[axis], generator=generator)[:count].sort().values)
+
+
+def part_size(definition: Definition, workload: Workload, elements: int) -> tuple[str, int]:
+    """Along which axis such a part lies, and of how many places it is; no axis means everything."""
+    axis = definition.independent_axis or definition.row_axis
+    if not axis:
+        return "", 0
     extent = workload.axes[axis]
     per_place = sum(math.prod(layout.shape) for layout in workload.inputs) / extent
     count = max(MIN_PLACES if definition.independent_axis else 1, int(elements / per_place))
-    if count >= extent:
-        return Part(definition)
-    return Part(definition, axis, torch.randperm(extent, generator=generator)[:count].sort().values)
+    return (axis, count) if count < extent else ("", 0)
 
 
 def _expanded(values: Tensor, strides: Sequence[int]) -> Tensor:

@@ -23,7 +23,7 @@ import torch
 
 from gristmill.domain import Domain
 from gristmill.workload import Workload
-from harness import calibration, compiler_log, lease, native, static_rules
+from harness import calibration, compiler_log, lease, native, scheduling, static_rules
 from harness.arena import OutputArena
 from harness.bout import Bout
 from harness.builder import Build, Builder, BuildPool
@@ -179,6 +179,7 @@ class Judge:
         with contextlib.ExitStack() as stack:
             stack.enter_context(lease.hold(self._device))
             stack.enter_context(_undisturbed())
+            stack.enter_context(scheduling.measuring())  # compilers beside it would double what it takes to check
             session = stack.enter_context(self._runners.candidate(candidate, build.path, policy.deadline_s))
             built = replace(built, isolation=session.isolation)
             opponent = self._opponent(definition, baseline, stack, policy)

@@ -100,7 +100,7 @@ class Native:
             *(ctypes.POINTER(Chain), integer, address, address, integer),
             *(address, integer, address),
         )
-        loaded.cut.argtypes = (address, integer, address, integer, address, integer, integer, address)
+        loaded.cut.argtypes = (address, integer, address, integer, address, *(integer,) * 3, address)
         loaded.accept_sets.argtypes = (address, address, integer, address, address, integer, address)
         loaded.accept_exact.argtypes = (address, *(integer,) * 4, address, address, address)
         for function in (

@@ -13,7 +13,7 @@ import numpy as np
 
 from harness import scheduling, timing
 from harness.arena import Numbers, Walk
-from harness.draws import Draws, choose_part
+from harness.draws import Draws, part_size
 from harness.opponent import Opponent
 from harness.samples import Samples
 from harness.session import Finding
@@ -81,10 +81,10 @@ class Pairs:
         self.order = random.Random(int(trial.random.integers(0, 1 << 63)))
         self._trial = trial
         self._opponent = opponent
-        self._samples: list[Samples] = []
         self._last: Walk
         self._weights_change = not (trial.needs_setup or opponent.needs_setup)
         self._verified_sets = self._how_many_verified()
+        self._samples = self._new_samples(self._verified_sets)
         self._candidate_ns = 0.0
         self._opponent_ns = trial.stock.baseline_ns.get(opponent.name, 0.0)
 
@@ -159,18 +159,13 @@ class Pairs:
         """The calls, and what is looked at of them, are chosen now, after the batch."""
         self._last = walk
         chosen = self.order.sample(range(len(walk.called)), min(self._verified_sets, len(walk.called)))
-        if not self._samples or self._samples[-1].part.places is not None:
-            self._samples.append(self._new_samples(len(chosen)))
-        self._samples[-1].take(walk, chosen)
+        self._samples.take_any(walk, chosen, self.order)
 
     def _new_samples(self, sets: int) -> Samples:
-        """Of a random part, another one for each batch: whoever neglects some of the rows, or columns of large weights,
-        cannot know which are looked at, and what escapes in one batch does not in the next.
-        """
+        """Of parts, if so many whole calls are too much."""
         trial = self._trial
         elements = int(trial.policy.verified_work) // sets
-        part = choose_part(trial.definition, trial.stock.workload, elements, trial.generator)
-        return Samples(trial.stock, trial.outputs, part)
+        return Samples(trial.stock, trial.outputs, *part_size(trial.definition, trial.stock.workload, elements))
 
     def check_in_disguise(self, verification: Verification) -> None:
         """A batch like the timed ones, but that its sets hold stress values: who is careful only while calls come one
@@ -196,7 +191,7 @@ class Pairs:
             chosen = self.order.sample(held, min(DISGUISED_VERIFIED, len(held)))  # the first calls are the careful ones
             if chosen:
                 samples = self._new_samples(len(chosen))
-                samples.take(walk, chosen)
+                samples.take_any(walk, chosen, self.order)
                 verification.add(trial, samples, regime)
 
     def _bears_link(self, draws: Draws) -> bool:
@@ -209,10 +204,10 @@ class Pairs:
         Raises:
             Finding: as `Verification.add`.
         """
-        if self._samples[-1].part.places is not None:
-            self._samples.append(self._suspects())
-        for samples in self._samples:
-            verification.add(self._trial, samples, self._trial.definition.regimes[0])
+        first = self._trial.definition.regimes[0]
+        verification.add(self._trial, self._samples, first)
+        if self._samples.in_parts:
+            verification.add(self._trial, self._suspects(), first)
 
     def _suspects(self) -> Samples:
         """Of one call of the last batch, the places that disagree most with the engine's own kernel."""
@@ -221,8 +216,9 @@ class Pairs:
         one = slice(chosen, chosen + 1)
         made = trial.stock.inputs.made(walk.called[one], walk.states[one])
         part = trial.suspected(int(walk.called[chosen]), SUSPECTED_PLACES, made)
-        samples = Samples(trial.stock, trial.outputs, part)
-        samples.take(walk, [chosen])
+        assert part.places is not None
+        samples = Samples(trial.stock, trial.outputs, part.axis, len(part.places))
+        samples.take(walk, [chosen], part.places.numpy())
         return samples
 
 

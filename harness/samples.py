@@ -1,48 +1,70 @@
 """Copies of what some timed calls read and wrote, made right after their batch, to be recomputed later.
 
-Shape suffix: S sets.
+Shape suffixes: S sets, P places.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.arena import Cut, Numbers, OutputArena, Walk, indices
+from harness.arena import Cut, Numbers, OutputArena, Places, Walk, indices
 from harness.draws import Part
 from harness.stock import Stock
 
 
 class Samples:
-    """The same part of some calls."""
+    """Some calls: whole, or as many places of each along an axis, other ones for each batch."""
 
-    def __init__(self, stock: Stock, outputs: OutputArena, part: Part) -> None:
+    def __init__(self, stock: Stock, outputs: OutputArena, axis: str = "", places: int = 0) -> None:
         layout, definition = stock.layout, stock.definition
-        self.part = part
+        self.in_parts = bool(axis)
+        self._axis = axis
+        self._count = places
         self._stock = stock
         self._called: list[Numbers] = []
         self._states: list[NDArray[np.uint64]] = []
+        self._places: list[Places] = []
+
+        def copies(dims: Sequence[str], tensor: Tensor) -> _Copies:
+            return _Copies(outputs, Part(definition, axis if axis in dims else ""), places, dims, tensor)
+
         self._inputs = [  # nothing where a linked call's activation can be made again
-            None if layout.linked and not weight else _Copies(outputs, part, spec.dims, tensor)
+            None if layout.linked and not weight else copies(spec.dims, tensor)
             for spec, tensor, weight in zip(definition.inputs, stock.inputs.tensors, layout.weights, strict=True)
         ]
         self._outputs = [
-            _Copies(outputs, part, spec.dims, tensor)
-            for spec, tensor in zip(definition.outputs, outputs.tensors, strict=True)
+            copies(spec.dims, tensor) for spec, tensor in zip(definition.outputs, outputs.tensors, strict=True)
         ]
-        self._all = [copies for copies in (*self._inputs, *self._outputs) if copies is not None]
+        self._all = [kept for kept in (*self._inputs, *self._outputs) if kept is not None]
 
-    def take(self, walk: Walk, chosen: Sequence[int]) -> None:
-        """Copies of these calls of a run."""
+    def take_any(self, walk: Walk, chosen: Sequence[int], order: random.Random) -> None:
+        """Copies of these calls of a run, of random places. Another part for each batch: whoever neglects some of the
+        rows, or columns of large weights, cannot know which are looked at, and what escapes once does not escape twice.
+        """
+        extent = self._stock.workload.axes[self._axis] if self._axis else 0
+        self.take(walk, chosen, np.array(sorted(order.sample(range(extent), self._count)), np.int64))
+
+    def take(self, walk: Walk, chosen: Sequence[int], places_P: Places) -> None:
+        """Copies of these calls of a run, of these places, in order."""
         called = walk.called[chosen]
         self._called.append(called)
         self._states.append(walk.states[chosen])
+        self._places.append(np.broadcast_to(places_P, (len(called), len(places_P))))
         for copies in self._all:
-            copies.take(called)
+            copies.take(called, places_P)
+
+    @property
+    def part(self) -> Part:
+        """What was taken of each call."""
+        places_SP = torch.from_numpy(np.concatenate(self._places)) if self._axis else None
+        return Part(self._stock.definition, self._axis, places_SP)
 
     def outputs(self) -> list[Tensor]:
         """What those calls wrote."""
@@ -54,44 +76,38 @@ class Samples:
         return [made[index] if copies is None else copies.all() for index, copies in enumerate(self._inputs)]
 
     def _made(self) -> dict[int, Tensor]:
-        part, inputs = self.part, self._stock.inputs
+        inputs = self._stock.inputs
         called, states = np.concatenate(self._called), np.concatenate(self._states)
         dims = [spec.dims for spec in self._stock.definition.inputs]
         linked = [index for index, copies in enumerate(self._inputs) if copies is None]
-        by_rows = inputs.rows_can_be_made and all(dims[index][0] == part.axis for index in linked)
-        if part.places is not None and by_rows:
-            return inputs.made_rows(called, states, part.places.numpy())
+        if self._axis and inputs.rows_can_be_made and all(dims[index][0] == self._axis for index in linked):
+            return inputs.made_rows(called, states, np.concatenate(self._places))
+        part = self.part
         return {index: part.of(dims[index], tensor, None) for index, tensor in inputs.made(called, states).items()}
 
 
 class _Copies:
-    """The part of one tensor: by pieces of memory where it consists of few."""
+    """What is taken of one tensor: by pieces of memory where they are few."""
 
-    def __init__(self, outputs: OutputArena, part: Part, dims: Sequence[str], tensor: Tensor) -> None:
+    def __init__(self, outputs: OutputArena, part: Part, places: int, dims: Sequence[str], tensor: Tensor) -> None:
         self._part = part
         self._dims = dims
         self._tensor = tensor
         self._others: list[Tensor] = []
-        self._cut = _cut(outputs, part, dims, tensor)
+        self._cut: Cut | None = None
+        if not part.axis:
+            self._cut = outputs.cut(tensor) if tensor[0].is_contiguous() else None
+        elif dims[0] == part.axis and tensor[0, 0].is_contiguous():
+            self._cut = outputs.cut(tensor, places)
 
-    def take(self, called: Numbers) -> None:
+    def take(self, called: Numbers, places_P: Places) -> None:
         """Of those sets."""
-        if self._cut is None:
-            self._others.append(self._part.of(self._dims, self._tensor, indices(called)))
+        if self._cut is not None:
+            self._cut.take(called, places_P)
         else:
-            self._cut.take(called)
+            part = replace(self._part, places=torch.from_numpy(places_P)) if self._part.axis else self._part
+            self._others.append(part.of(self._dims, self._tensor, indices(called)))
 
     def all(self) -> Tensor:
         """Those of all calls, sets in front."""
         return torch.cat(self._others) if self._cut is None else self._cut.taken
-
-
-def _cut(outputs: OutputArena, part: Part, dims: Sequence[str], tensor: Tensor) -> Cut | None:
-    """How to copy a part of a tensor as pieces of memory; None if these were too many."""
-    shape = tuple(tensor.shape[1:])
-    if part.places is None or part.axis not in dims:
-        return outputs.cut(tensor, np.zeros(1, np.int64), shape) if tensor[0].is_contiguous() else None
-    if dims[0] != part.axis or not tensor[0, 0].is_contiguous():
-        return None
-    offsets = part.places.numpy() * (tensor.stride(1) * tensor.element_size())
-    return outputs.cut(tensor, offsets, (len(offsets), *shape[1:]))

@@ -1,8 +1,8 @@
 """Who goes first while something is measured: the judge, then what it measures, then everybody else on this host.
 
 Without it a busy neighbour decides the timings: a thread that wakes may wait for the next clock tick, and a kernel
-whose threads meet at a barrier waits for the slowest. Only while measuring, and only after a candidate was found
-correct; where the host does not permit it, timings are as noisy as the host.
+whose threads meet at a barrier waits for the slowest. The judge's own thread has it for a whole judgement, a candidate
+only while it is measured, after it was found correct; where the host does not permit it, timings are as noisy as it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def hasten(pid: int) -> None:
 
 @contextlib.contextmanager
 def measuring() -> Iterator[bool]:
-    """Real-time priority for the calling thread, for as long as the context lasts; yields whether it was granted."""
+    """Real-time priority for the calling thread, for as long as the context lasts; yields whether it was granted.
+
+    Contexts may be nested.
+    """
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(JUDGE_PRIORITY))

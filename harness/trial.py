@@ -241,7 +241,7 @@ class Trial:
                 found, wanted, facts, workload=self.label, output=spec.name, factor=self.policy.error_factor
             )
             if mismatch is not None:
-                index = part.whole_index(spec.dims, mismatch.worst_index)
+                index = part.whole_index(spec.dims, mismatch.worst_index, mismatch.call)
                 mismatches.append(replace(mismatch, worst_index=index))
         return tuple(mismatches)
 

@@ -52,11 +52,13 @@ class Verification:
             Finding: as `finish`.
         """
         draws, inputs, outputs = trial.stock.draws(regime), samples.inputs(), samples.outputs()
+        part = samples.part
         per_call = sum(tensor[0].numel() for tensor in (*inputs, *outputs))
         at_once = max(1, MAX_ELEMENTS // per_call)
         for first in range(0, len(outputs[0]), at_once):
             some = slice(first, first + at_once)
-            self._kept.append(_Kept(trial, draws, samples.part, [t[some] for t in inputs], [t[some] for t in outputs]))
+            kept = _Kept(trial, draws, part.of_sets(some), [t[some] for t in inputs], [t[some] for t in outputs])
+            self._kept.append(kept)
             self._elements += per_call * len(outputs[0][some])
             if self._elements > MAX_ELEMENTS:
                 self.finish()

@@ -223,12 +223,12 @@ void remake(const chain *c, int64_t place, const uint32_t *numbers, const uint64
         chain_make(&c->input[place], numbers[n], states[n] + (uint64_t)place, to + n * pitch);
 }
 
-/* Likewise of some rows only, dense: `rows` counts all that `chain_make` makes, in its order. */
+/* Likewise of `row_count` rows of each only, dense: `rows` counts all that `chain_make` makes, in its order. */
 void remake_rows(const chain *c, int64_t place, const uint32_t *numbers, const uint64_t *states, int64_t count,
                  const int64_t *rows, int64_t row_count, uint8_t *to) {
     const chain_input *input = &c->input[place];
     const int64_t columns = input->shape[3];
-    for (int64_t n = 0; n < count; n++)
+    for (int64_t n = 0; n < count; n++, rows += row_count)
         for (int64_t r = 0; r < row_count; r++, to += columns * input->item_bytes) {
             const int64_t k = rows[r] % input->shape[2], j = rows[r] / input->shape[2] % input->shape[1];
             const int64_t i = rows[r] / input->shape[2] / input->shape[1];
@@ -239,12 +239,12 @@ void remake_rows(const chain *c, int64_t place, const uint32_t *numbers, const u
         }
 }
 
-/* Pieces of some sets, one after the other: `bytes` from each of the offsets. */
-void cut(const uint8_t *start, int64_t pitch, const uint32_t *numbers, int64_t count, const int64_t *offsets,
-         int64_t pieces, int64_t bytes, uint8_t *to) {
+/* Some places of some sets, one after the other: `bytes` of each; in a set they are `step` bytes apart. */
+void cut(const uint8_t *start, int64_t pitch, const uint32_t *numbers, int64_t count, const int64_t *places,
+         int64_t place_count, int64_t step, int64_t bytes, uint8_t *to) {
     for (int64_t n = 0; n < count; n++)
-        for (int64_t p = 0; p < pieces; p++, to += bytes)
-            memcpy(to, start + numbers[n] * pitch + offsets[p], (size_t)bytes);
+        for (int64_t p = 0; p < place_count; p++, to += bytes)
+            memcpy(to, start + numbers[n] * pitch + places[p] * step, (size_t)bytes);
 }
 
 /* Errors of part of a row in units, and whether one is beyond its limit or not finite where it should be. */

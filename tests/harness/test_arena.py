@@ -238,8 +238,10 @@ def test_what_linked_calls_were_given_can_be_made_again(native, file, dtype):
     assert not torch.equal(ratios[0], ratios[1])
     torch.testing.assert_close(ratios[0], ratios[2], rtol=0.02, atol=0)  # the same numbers, rounded to the dtype
     assert torch.equal(remade[0], inputs.made(numbers(1, 1, 3), states)[0])
-    some = inputs.made_rows(numbers(1, 1, 3), states, np.array([0, 3]))
-    assert torch.equal(some[0], remade[0][:, [0, 3]])
+    places = np.array([[0, 3], [1, 2], [2, 3]])
+    for in_memory in (places, np.asfortranarray(places)):
+        some = inputs.made_rows(numbers(1, 1, 3), states, in_memory)
+        assert torch.equal(some[0], remade[0][torch.arange(3)[:, None], torch.from_numpy(places)])
     assert inputs.link_ns() > 0
 
 
