@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from agents.memory import family_of
-from gristmill.hardware import Hardware
+from gristmill.hardware import VECTOR_FLAGS, Hardware
 from gristmill.workload import ITEM_BYTES, Workload
 from kernels.definition import Definition, Role
 from kernels.roofline import VECTOR_BYTES, ceiling_gflops
@@ -15,6 +15,7 @@ from kernels.roofline import VECTOR_BYTES, ceiling_gflops
 KINDS = ("cpu", "cuda", "rocm")
 """Kinds of hardware."""
 BOUNDS = ("memory", "compute", "latency")
+X86_FLAGS, ARM_FLAGS = VECTOR_FLAGS[:-2], VECTOR_FLAGS[-2:]
 NOMINAL_CLOCK_GHZ = 3.0
 CORE_GB_S = 10.0
 """Memory bandwidth per core that a server gives, roughly."""
@@ -112,6 +113,13 @@ def kind_of_key(key: str) -> str:
     """Keys of NVIDIA's devices start with `sm_` or `cuda`, those of AMD's with `gfx` or `rocm`, CPUs' with neither."""
     prefixes = {"sm_": "cuda", "cuda": "cuda", "gfx": "rocm", "rocm": "rocm"}
     return next((found for prefix, found in prefixes.items() if key.startswith(prefix)), "cpu")
+
+
+def hardware_of_key(key: str, cores: int) -> Hardware:
+    """As much as a key says: a CPU's ends with its widest vector feature, and those before it are taken to be there."""
+    widest = key.rpartition("-")[2]
+    known = next((flags for flags in (X86_FLAGS, ARM_FLAGS) if widest in flags), ())
+    return Hardware(key, key, cores, known[: known.index(widest) + 1] if known else ())
 
 
 def _depth(definition: Definition, workload: Workload) -> int:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from agents.errors import PatternError
 from agents.patterns import catalogue, condition
 from agents.patterns.pattern import Pattern, parse
-from agents.patterns.situation import BOUNDS, FACTS, Situation, kind_of_key, situation
+from agents.patterns.situation import BOUNDS, FACTS, Situation, hardware_of_key, kind_of_key, situation
 from agents.sources import catalogue as sources
 from gristmill.hardware import Hardware
 from gristmill.workload import Workload
@@ -283,3 +283,16 @@ def test_a_situation_says_what_the_call_is() -> None:
 @pytest.mark.parametrize(("key", "kind"), [("x86_64-a-1-1-avx2", "cpu"), ("sm_90a", "cuda"), ("gfx942", "rocm")])
 def test_keys_say_the_kind_of_hardware(key: str, kind: str) -> None:
     assert kind_of_key(key) == kind
+
+
+@pytest.mark.parametrize(
+    ("key", "flags"),
+    [
+        ("x86_64-a-1-1-avx512f", ("avx2", "fma", "avx512f")),
+        ("aarch64-a-1-1-asimd", ("asimd",)),
+        ("x86_64-a-1-1-scalar", ()),
+        ("sm_90", ()),
+    ],
+)
+def test_keys_end_with_the_widest_vectors(key: str, flags: tuple[str, ...]) -> None:
+    assert hardware_of_key(key, 4).vector_flags == flags
