@@ -32,6 +32,7 @@ COMMANDS = (
     Command("serve", "serve a replayed trace and follow a channel", "cli.serve"),
     Command("registry", "show what a channel serves and served", "cli.registry"),
     Command("operators", "list the operators that can be compiled", "cli.operators"),
+    Command("patterns", "list the optimisation patterns and what became of them so far", "cli.patterns"),
     Command("ui", "open the MLflow and Prefect pages of past runs", "cli.ui"),
     Command("figures", "show the measured figures beside their targets", "cli.figures"),
     Command("doctor", "check this machine: compiler, sandbox, store, memory", "cli.doctor"),
