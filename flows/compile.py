@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from prefect import flow
 
+from agents.caps import BudgetCaps
 from flows.steps import Step, table_artifact, tracked
 from tasks import object_store, results, traffic
 from tasks.bench_session import search_operators
@@ -21,17 +22,19 @@ def compile_steps(
     budget_s: float,
     seed: int = 0,
     only: Sequence[str] = (),
+    caps: BudgetCaps | None = None,
     progress: Progress | None = None,
     then: Callable[[SearchResult], object] = lambda result: None,
 ) -> SearchResult:
     """Searches for the newest profile. Killed and started again, it goes on where it was.
 
     Args:
+        caps: on what it may spend; those of the environment and the home if not given.
         then: what belongs to the turn as well. Drift is measured against this profile only once it has returned.
     """
     with object_store.opened(settings) as opened:
         profile = step(traffic.latest_profile)(opened.store, settings)
-        result = step(search_operators)(settings, profile, budget_s, seed, only, progress)
+        result = step(search_operators)(settings, profile, budget_s, seed, only, progress, caps)
         step(results.keep)(settings, results.KeptSearch(datetime.now(UTC).isoformat(), profile, result))
         then(result)
         step(traffic.mark_compiled)(opened.store, settings, profile)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from agents.brief import Brief
+from agents.errors import BudgetSpentError
+from agents.spending import Budget
 from agents.swarm import pattern_agents
 from gristmill import records
 from gristmill.hardware import local_cpu
@@ -17,6 +19,7 @@ from kernels.profile import RankedOperator, TrafficProfile, rank, split_budget
 from kernels.roofline import Peaks
 from tasks.errors import NoProfileError
 from tasks.journal import Journal
+from tasks.metering import metered
 from tasks.search_scope import SEARCH, representative
 from tasks.search_session import Bench, SearchSession, Trial, TrialLog
 from tasks.settings import Settings
@@ -40,6 +43,8 @@ class OperatorSearch:
     """After each trial: the best traffic-weighted ratio so far (1 while nothing is faster)."""
     gains: dict[str, float]
     """Best proven ratio per workload label; workloads without one are left out."""
+    ended: str = ""
+    """Which cap of the budget ended it before its time; empty if none did."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +96,14 @@ def run_searches(
     seed: int = 0,
     only: Sequence[str] = (),
     progress: Progress | None = None,
+    budget: Budget | None = None,
     parent_run: Callable[[], str] = str,
 ) -> SearchResult:
     """Searches operator by operator, most promising first. A killed session resumes from its journal.
 
     Args:
         only: names of operators to search; all that the profile holds if empty.
+        budget: is charged the time, and ends the session with what was found once it is spent.
         parent_run: asked at the end for the MLflow run id of this search.
 
     Raises:
@@ -111,14 +118,17 @@ def run_searches(
     journal = Journal(journal_path(settings, search_id))
     searched: list[OperatorSearch] = []
     step = 0
-    for (operator, dtype), seconds in split_budget(chosen, budget_s, MINIMUM_S).items():
-        workloads = representative(profile.of(operator, dtype), SEARCH)
-        brief = _brief(operator, dtype, workloads, peaks)
-        agents = pattern_agents(brief, seed)
-        session = SearchSession(bench, agents, brief, journal, log, first_step=step)
-        result = _search(session, operator, dtype, seconds, workloads, progress or Silent())
-        step += result.trials
-        searched.append(result)
+    with metered(bench, budget) as (judges, tick):
+        for (operator, dtype), seconds in split_budget(chosen, budget_s, MINIMUM_S).items():
+            workloads = representative(profile.of(operator, dtype), SEARCH)
+            brief = _brief(operator, dtype, workloads, peaks)
+            agents = pattern_agents(brief, seed)
+            session = SearchSession(judges, agents, brief, journal, log, first_step=step)
+            result = _search(session, operator, dtype, seconds, workloads, progress or Silent(), tick)
+            step += result.trials
+            searched.append(result)
+            if result.ended:
+                break
     return SearchResult(search_id, records.digest(profile), ranked, tuple(searched), parent_run())
 
 
@@ -129,21 +139,26 @@ def _search(
     budget_s: float,
     workloads: Sequence[Workload],
     progress: Progress,
+    tick: Callable[[], None],
 ) -> OperatorSearch:
     progress.operator(operator, dtype, budget_s, len(workloads))
     statuses: Counter[str] = Counter()
     gains: dict[str, float] = {}
     best_ratios: list[float] = []
-    spent_s = 0.0
-    for trial in session.run(budget_s):
-        statuses[trial.verdict.status.value] += 1
-        for timing in trial.verdict.timings if trial.verdict.won else ():
-            if timing.ratio_low > 1:
-                digest = timing.workload.digest
-                gains[digest] = max(gains.get(digest, 1.0), timing.ratio)
-        best_ratios.append(weighted_gain(workloads, gains))
-        spent_s = trial.elapsed_s
-        progress.trial(trial, best_ratios[-1])
+    spent_s, ended = 0.0, ""
+    try:
+        for trial in session.run(budget_s):
+            statuses[trial.verdict.status.value] += 1
+            for timing in trial.verdict.timings if trial.verdict.won else ():
+                if timing.ratio_low > 1:
+                    digest = timing.workload.digest
+                    gains[digest] = max(gains.get(digest, 1.0), timing.ratio)
+            best_ratios.append(weighted_gain(workloads, gains))
+            spent_s = trial.elapsed_s
+            progress.trial(trial, best_ratios[-1])
+            tick()
+    except BudgetSpentError as error:
+        ended = str(error)
     return OperatorSearch(
         operator,
         dtype,
@@ -154,6 +169,7 @@ def _search(
         dict(statuses),
         tuple(best_ratios),
         {w.label: gains[w.digest] for w in workloads if w.digest in gains},
+        ended,
     )
 
 

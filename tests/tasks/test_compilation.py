@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.caps import BudgetCaps, Caps
+from agents.ledger import Ledger
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.errors import EmptyProfileError
@@ -173,3 +175,23 @@ def test_the_weight_is_time() -> None:
     assert weighted_gain([slow, quick], {slow.digest: 9.0}) == pytest.approx(10 / 2)
     assert weighted_gain([slow, quick], {quick.digest: 1000.0}) == pytest.approx(10 / 9, rel=1e-3)
     assert weighted_gain([], {}) == weighted_gain([rms_norm(1, time_ns=0)], {}) == 1.0
+
+
+def test_a_spent_budget_ends_the_search_with_what_was_found(search, tmp_path: Path) -> None:
+    """A formula takes no time, so that each judgement is charged some microseconds; a second one is set aside."""
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        caps = BudgetCaps(search=Caps(device_s=1.0))
+        result, bench, _ = search(budget=ledger.budget("s1", caps))
+        (account,) = ledger.searches()
+    assert len(bench.judged) == 1, "after it, no second of device time is left to set aside"
+    assert [one.trials for one in result.operators] == [1]
+    assert "device seconds" in result.operators[0].ended
+    assert account.calls_in_flight == 0 and 0 < account.spent.device_s < 1 and account.spent.wall_s > 0
+
+
+def test_a_budget_that_was_spent_before_ends_a_search_at_once(search, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        budget = ledger.budget("s1", BudgetCaps(search=Caps(device_s=0)))
+        result, bench, log = search(budget=budget)
+    assert bench.judged == log.recorded == []
+    assert [one.trials for one in result.operators] == [0]

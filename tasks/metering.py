@@ -1,0 +1,44 @@
+"""A search's time, charged to its budget: the wall time as it passes, the device's judgement by judgement."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from agents.metered_time import DeviceTime, WallTime
+from agents.spending import Budget
+from gristmill.workload import Workload
+from kernels.candidate import Candidate
+from kernels.verdict import Verdict
+from tasks.search_session import Bench
+
+
+@dataclass(frozen=True)
+class MeteredBench:
+    """A bench whose judgements are charged. See `tasks.search_session.Bench`."""
+
+    bench: Bench
+    time: DeviceTime
+
+    def prepare(self, candidate: Candidate) -> None:
+        self.bench.prepare(candidate)
+
+    def judge(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        """Raises BudgetSpentError before it begins."""
+        with self.time.charge("a judgement"):
+            return self.bench.judge(candidate, workloads)
+
+
+@contextlib.contextmanager
+def metered(bench: Bench, budget: Budget | None) -> Iterator[tuple[Bench, Callable[[], None]]]:
+    """The bench to judge with, and what to call often while the search goes on; both as they are without a budget.
+
+    Raises:
+        BudgetSpentError: from either, once a cap does not allow more.
+    """
+    if budget is None:
+        yield bench, lambda: None
+        return
+    with WallTime(budget) as wall:
+        yield MeteredBench(bench, DeviceTime(budget)), wall.tick
