@@ -16,7 +16,7 @@ from tasks.search_session import Bench
 
 @dataclass(frozen=True)
 class MeteredBench:
-    """A bench whose judgements are charged. See `tasks.search_session.Bench`."""
+    """A bench whose judgements and checks are charged; builds go on beside them. See `tasks.search_session.Bench`."""
 
     bench: Bench
     time: DeviceTime
@@ -24,10 +24,24 @@ class MeteredBench:
     def prepare(self, candidate: Candidate) -> None:
         self.bench.prepare(candidate)
 
+    def is_built(self, candidate: Candidate) -> bool:
+        return self.bench.is_built(candidate)
+
+    def build(self, candidate: Candidate) -> Verdict | None:
+        return self.bench.build(candidate)
+
+    def assembly(self, candidate: Candidate) -> str:
+        return self.bench.assembly(candidate)
+
     def judge(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
         """Raises BudgetSpentError before it begins."""
         with self.time.charge("a judgement"):
             return self.bench.judge(candidate, workloads)
+
+    def check(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        """Raises BudgetSpentError before it begins."""
+        with self.time.charge("a check"):
+            return self.bench.check(candidate, workloads)
 
 
 @contextlib.contextmanager
