@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 MAX_BODY_BYTES = 64 << 20
+POLL_S = 0.01
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests"}
 
 
@@ -31,6 +32,8 @@ class Behaviour:
     refusal: str = ""
     delay_s: float = 0.0
     """Before the first byte."""
+    waits_for: int = 0
+    """It waits until so many requests have been there at once."""
     pause_s: float = 0.0
     """Before each piece."""
     pieces: int = 4
@@ -118,7 +121,10 @@ class OpenAIServer:
         self.open_requests += 1
         self.most_open_requests = max(self.most_open_requests, self.open_requests)
         try:
-            return await _respond(self._script(request), request, writer)
+            behaviour = self._script(request)
+            while self.most_open_requests < behaviour.waits_for:
+                await asyncio.sleep(POLL_S)
+            return await _respond(behaviour, request, writer)
         finally:
             self.open_requests -= 1
 

@@ -1,4 +1,4 @@
-"""`./mill doctor`: what this machine offers: compiler, sandbox layers, memory, disk, hardware, store."""
+"""`./mill doctor`: what this machine offers: compiler, sandbox, memory, disk, hardware, store, models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -43,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         "disk": _disk,
         "peaks": _peaks,
         "object store": _store,
+        "language models": _models,
     }
     found = [_examine(name, check, settings) for name, check in checks.items()]
     found += [*_layers(), *_noise(settings)]
@@ -140,6 +142,20 @@ def _peaks(settings: Settings) -> tuple[bool, str]:
         True,
         f"{peaks.memory_bandwidth_gb_s:.0f} GB/s from memory, {rates}, last-level cache {peaks.l3_bytes >> 20} MiB",
     )
+
+
+def _models(settings: Settings) -> tuple[bool, str]:
+    from agents.models import configuration
+
+    models = configuration.from_environment()
+    if not models:
+        return True, "none configured (MILL_MODELS or MILL_MODELS_FILE): pattern agents search alone"
+    python = configuration.agents_python()
+    asked = [str(python), "-I", "-c", "from importlib.metadata import version; print(version('litellm'))"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if told.returncode:
+        return False, f"no litellm in {python.parents[1]}; unset MILL_AGENTS_VENV, and ./mill sets one up"
+    return True, f"{', '.join(one.model for one in models)}, by litellm {told.stdout.strip()}"
 
 
 def _store(settings: Settings) -> tuple[bool, str]:

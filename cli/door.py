@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +13,8 @@ from cli import commands, environment, home
 from gristmill.errors import GristmillError
 
 HELP = ("-h", "--help")
+CALL_MODELS = ("demo", "compile", "continuous")
+"""Commands that search."""
 
 
 def enter(arguments: Sequence[str]) -> int:
@@ -29,21 +31,35 @@ def enter(arguments: Sequence[str]) -> int:
             # This command's options come from packages that only the environment has.
     try:
         python = environment.python_for(command.requirements)
+        variables = _variables(command, python)
     except GristmillError as error:
         print(f"mill: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("mill: interrupted; the same command continues where it stopped", file=sys.stderr)
         return 130
-    return _become(python, arguments)
+    return _become(python, arguments, variables)
 
 
-def _become(python: Path, arguments: Sequence[str]) -> NoReturn:
+def _variables(command: commands.Command, python: Path) -> dict[str, str]:
+    """The command's environment. One that calls models gets the provider keys behind a descriptor instead."""
+    search_path = os.pathsep.join(filter(None, [str(home.ROOT), os.environ.get("PYTHONPATH")]))
+    binaries = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
+    variables = {**os.environ, "PYTHONPATH": search_path, "PATH": binaries, home.VARIABLE: str(home.home())}
+    calls_models = command.name in CALL_MODELS and environment.models_configured(variables)
+    tests_them = command.name == "test" and not variables.get("MILL_VENV")
+    if command.name in (*CALL_MODELS, "test", "doctor"):
+        environment.name_agents_environment(variables, wanted=calls_models or tests_them)
+    if calls_models:
+        from agents.models import keys
+
+        keys.bequeathed(variables)
+    return variables
+
+
+def _become(python: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
     """Replaces this process, so that signals and exit codes are the command's own.
 
     The working directory stays the caller's, for the files it names, and is kept off the import path (`-P`).
     """
-    search_path = os.pathsep.join(filter(None, [str(home.ROOT), os.environ.get("PYTHONPATH")]))
-    binaries = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
-    variables = {**os.environ, "PYTHONPATH": search_path, "PATH": binaries, home.VARIABLE: str(home.home())}
     os.execve(python, [str(python), "-P", "-m", "cli", *arguments], variables)

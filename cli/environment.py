@@ -1,4 +1,7 @@
-"""The checkout's virtual environment: made on first use, from hash-locked requirements, and again when they change.
+"""The checkout's virtual environments: made on first use, from hash-locked requirements, and again when they change.
+
+`.venv` runs the commands; `.venv-agents` holds litellm, runs the provider process alone, and is there only where
+language models are called.
 
 Standard library only. Whatever interrupts a set-up, the next one ends in the same environment: the stamp that says
 what the environment holds is written last, and an environment in which pip was stopped while it wrote is made anew.
@@ -15,7 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +26,16 @@ from cli import home
 from cli.errors import EnvironmentSetupError
 from cli.progress import ProgressLine
 
-SETS = {"pipeline": ("pipeline.txt",), "dev": ("dev.txt", "oracle.txt")}
-"""Requirement files by name of the set; `dev` holds all of `pipeline`."""
+SETS = {"pipeline": ("pipeline.txt",), "dev": ("dev.txt", "oracle.txt"), "agents": ("agents.txt",)}
+"""Requirement files by name of the set; `dev` holds all of `pipeline`, and `agents` stands alone."""
+AGENTS_VARIABLE = "MILL_AGENTS_VENV"
+MODELS_VARIABLES = ("MILL_MODELS", "MILL_MODELS_FILE")
 TORCH = "torch==2.13.0"
 TORCH_INDEX_VARIABLE = "MILL_TORCH_INDEX"
 NEEDED_BYTES = 3 << 30
 """Free space without which a set-up would only fail later: the CPU build takes 2.5 GB, CUDA builds more."""
+AGENTS_NEEDED_BYTES = 1 << 30
+"""The same for the agents' environment, which takes 0.4 GB."""
 REDIRECTING_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 """What would make pip install somewhere else."""
 PACKAGE_LINE = re.compile(r"(Collecting|Requirement already satisfied:|Ignoring) ")
@@ -61,16 +68,37 @@ def python_for(requirements: str) -> Path:
     return checkout.python
 
 
+def name_agents_environment(environ: MutableMapping[str, str], wanted: bool) -> None:
+    """Sets `MILL_AGENTS_VENV` to an environment with litellm, and sets one up if it is wanted and none is named.
+
+    Raises:
+        EnvironmentSetupError: in one line, with the place of pip's log.
+    """
+    if environ.get(AGENTS_VARIABLE):
+        return
+    agents = Environment(home.ROOT, home.home(), ".venv-agents")
+    if wanted and not agents.holds("agents"):
+        agents.set_up("agents")
+    if agents.holds("agents"):
+        environ[AGENTS_VARIABLE] = str(agents.folder)
+
+
+def models_configured(environ: Mapping[str, str]) -> bool:
+    """Whether a search would call language models."""
+    return any(environ.get(name, "").strip() for name in MODELS_VARIABLES)
+
+
 @dataclass(frozen=True)
 class Environment:
-    """`.venv/` of a checkout."""
+    """A virtual environment in a checkout."""
 
     root: Path
     home: Path
+    name: str = ".venv"
 
     @property
     def folder(self) -> Path:
-        return self.root / ".venv"
+        return self.root / self.name
 
     @property
     def python(self) -> Path:
@@ -91,7 +119,7 @@ class Environment:
 
     def digest(self, requirements: str) -> str:
         """Identity of a set: its files, torch, and the version of Python it is for."""
-        content = hashlib.sha256(f"{sys.version_info[:2]} {TORCH}".encode())
+        content = hashlib.sha256(f"{sys.version_info[:2]} {'' if requirements == 'agents' else TORCH}".encode())
         for name in SETS[requirements]:
             content.update((self.root / "requirements" / name).read_bytes())
         return content.hexdigest()
@@ -121,11 +149,12 @@ class Environment:
 
     def _set_up(self, requirements: str, lock: int) -> None:
         free = shutil.disk_usage(self.root).free
-        if free < NEEDED_BYTES:
+        needed = AGENTS_NEEDED_BYTES if requirements == "agents" else NEEDED_BYTES
+        if free < needed:
             raise EnvironmentSetupError(
-                f"cannot set up {self.folder}: {free >> 20} MiB free, {NEEDED_BYTES >> 20} MiB needed; free some space"
+                f"cannot set up {self.folder}: {free >> 20} MiB free, {needed >> 20} MiB needed; free some space"
             )
-        print(f"setting up .venv for this checkout, once; log: {self.log}", file=sys.stderr, flush=True)
+        print(f"setting up {self.name} for this checkout, once; log: {self.log}", file=sys.stderr, flush=True)
         self.log.write_text("")
         files = [self.root / "requirements" / name for name in SETS[requirements]]
         index = os.environ.get(TORCH_INDEX_VARIABLE)
@@ -137,7 +166,8 @@ class Environment:
             locked = [argument for file in files for argument in ("-r", str(file))]
             packages = sum(len(re.findall(r"^\w\S*==", file.read_text(), re.MULTILINE)) for file in files)
             self._install(["--require-hashes", "--no-deps", *locked], packages, progress, lock)
-            self._install([*(["--index-url", index] if index else []), TORCH], 1, progress, lock)
+            if requirements != "agents":
+                self._install([*(["--index-url", index] if index else []), TORCH], 1, progress, lock)
             self._write_stamp(requirements)
 
     def _usable(self) -> bool:
@@ -209,7 +239,7 @@ class Environment:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                print("waiting for another mill that sets up .venv", file=sys.stderr, flush=True)
+                print("waiting for another mill that sets up an environment", file=sys.stderr, flush=True)
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield file.fileno()
 

@@ -109,7 +109,7 @@ def opened(
     if not settings:
         yield ()
         return
-    with ProviderClient(_python(environ), keys) as client:
+    with ProviderClient(agents_python(environ), keys) as client:
         yield composed(settings, client, tell)
 
 
@@ -133,13 +133,18 @@ def _limited(one: ModelSettings, client: ProviderClient, tell: Callable[[str], N
     return RateLimitedModel(model, one.limits)
 
 
-def _python(environ: Mapping[str, str]) -> Path:
+def agents_python(environ: Mapping[str, str] = os.environ) -> Path:
+    """The interpreter that has litellm.
+
+    Raises:
+        ModelSettingsError: `MILL_AGENTS_VENV` names none.
+    """
     folder = environ.get(ENVIRONMENT_VARIABLE, "")
     python = Path(folder).expanduser().absolute() / "bin" / "python"
     if not folder or not os.access(python, os.X_OK):
         where = f"has no Python at {python}" if folder else "is not set"
         raise ModelSettingsError(
-            f"{ENVIRONMENT_VARIABLE} {where}: models need an environment of their own; ./mill sets one up and names it"
+            f"{ENVIRONMENT_VARIABLE} {where}: models need an environment of their own, which ./mill sets up for a search"
         )
     return python
 

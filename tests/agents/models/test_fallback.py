@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+
+from agents.chat import Answer, ChatModel, Finish, Usage
+from agents.errors import ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
+from agents.models.fallback import FIRST_COOLDOWN_S, LONGEST_COOLDOWN_S, FallbackModel
+from agents.models.scripted import Line, ScriptedModel
+from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract
+
+COST = Usage(10, 20, 0.5)
+FAILURES = [ModelUnavailableError("gone", COST), RateLimitedError("slower", 1.0, COST), RequestRefusedError("no", COST)]
+
+
+class TestFallbackModel(ModelContract):
+    @pytest.fixture
+    def make(self) -> MakeModel:
+        return lambda lines: FallbackModel([ScriptedModel(lines, usage=COST)])
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Switched(ScriptedModel):
+    """Answers with its name, or fails, as its `line` says now."""
+
+    def __init__(self, name: str) -> None:
+        self.line: Line = name
+        super().__init__(lambda request: self.line, name, COST)
+
+
+def fallback(clock: Clock, *models: ChatModel) -> FallbackModel:
+    return FallbackModel(models, clock)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
+def test_the_next_one_answers_and_all_is_paid(failure: ModelError) -> None:
+    first, second = Switched("first"), Switched("second")
+    model = fallback(Clock(), first, second)
+    first.line = failure
+    answer = model.complete(REQUEST)
+    assert (answer.text, answer.usage) == ("second", COST + COST)
+    assert answer.usage == model.most(REQUEST)
+    assert model.name == "first"
+
+
+def test_each_cools_down_by_itself_and_longer_each_time() -> None:
+    clock, first, second = Clock(), Switched("first"), Switched("second")
+    model = fallback(clock, first, second)
+    first.line = ModelUnavailableError("gone")
+    waits_s = []
+    for _ in range(8):
+        failed_at_s = clock.now_s
+        model.complete(REQUEST)
+        while model._order()[0] != 0:
+            clock.now_s += 1.0
+        waits_s.append(clock.now_s - failed_at_s)
+    assert waits_s == [min(FIRST_COOLDOWN_S * 2**index, LONGEST_COOLDOWN_S) for index in range(8)]
+
+
+def test_while_the_first_cools_down_it_is_not_asked_and_afterwards_it_is() -> None:
+    clock, first, second = Clock(), Switched("first"), Switched("second")
+    model = fallback(clock, first, second)
+    first.line = RateLimitedError("slower", 100.0)
+    model.complete(REQUEST)
+    first.line = "first"
+    clock.now_s = 99.0
+    assert model.complete(REQUEST).text == "second"
+    clock.now_s = 100.0
+    assert model.complete(REQUEST).text == "first"
+
+
+def test_a_success_ends_the_growth_of_cooldowns() -> None:
+    clock, first, second = Clock(), Switched("first"), Switched("second")
+    model = fallback(clock, first, second)
+    for _ in range(4):
+        first.line = ModelUnavailableError("gone")
+        model.complete(REQUEST)
+        clock.now_s += FIRST_COOLDOWN_S
+        first.line = "first"
+        assert model.complete(REQUEST).text == "first"
+
+
+def test_where_all_cool_down_all_are_asked_the_one_first_that_is_free_first() -> None:
+    clock, first, second = Clock(), Switched("first"), Switched("second")
+    model = fallback(clock, first, second)
+    first.line, second.line = RateLimitedError("slower", 50.0, COST), RateLimitedError("slower", 20.0, COST)
+    with pytest.raises(RateLimitedError) as caught:
+        model.complete(REQUEST)
+    assert caught.value.usage == COST + COST
+    first.line, second.line = "first", "second"
+    assert model.complete(REQUEST).text == "second"
+
+
+def test_a_refused_answer_goes_to_the_next_one_without_a_cooldown() -> None:
+    first, second = Switched("first"), Switched("second")
+    model = fallback(Clock(), first, second)
+    refusal = Answer("first", "I can't", (), Finish.REFUSED, COST, 0.0)
+    first.line = refusal
+    assert model.complete(REQUEST).text == "second"
+    first.line = "first"
+    assert model.complete(REQUEST).text == "first"
+    first.line, second.line = refusal, ModelUnavailableError("gone", COST)
+    answer = model.complete(REQUEST)
+    assert (answer.finish, answer.usage) == (Finish.REFUSED, COST + COST)
