@@ -22,13 +22,13 @@ SHOWN_VALUES = 8
 def reason(mismatch: Mismatch, regime: str, diagnosis: str = "") -> str:
     """One line: where, how many, how far, and why if that is known."""
     where = f"{mismatch.workload}, {regime} values: {mismatch.output} is wrong"
-    extent = f"({_extent(mismatch)})"
     values = f"found {mismatch.found}, expected {mismatch.expected}, {mismatch.error_ratio} times the allowed error"
-    worst = f"{where} {extent}, worst at {list(mismatch.worst_index)}: {values}"
+    worst = f"{where} ({extent(mismatch)}), worst at {list(mismatch.worst_index)}: {values}"
     return f"{worst}; {diagnosis}" if diagnosis else worst
 
 
-def _extent(mismatch: Mismatch) -> str:
+def extent(mismatch: Mismatch) -> str:
+    """Which elements are wrong: their pattern, how many, the first rows and columns."""
     if not mismatch.wrong_elements:
         return "no element by itself, but their mean"
     parts = [f"{mismatch.pattern}; {mismatch.wrong_elements} of {mismatch.total_elements} elements"]

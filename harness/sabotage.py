@@ -189,23 +189,30 @@ def faulty_sums(dtype: torch.dtype) -> Iterator[tuple[str, FaultySums]]:
     for count in (1, 7):
         yield f"sums without their last {count}", FaultySums(_stop_early(count))
     yield "sums of the neighbouring row", FaultySums(lambda x, _dim, total: total(x).roll(1, 0))
-    yield "sums in bfloat16", FaultySums(_accumulate_in(torch.bfloat16))
+    yield "sums in bfloat16", FaultySums(accumulate_in(torch.bfloat16))
     if dtype is torch.float32:
-        yield "sums in float16", FaultySums(_accumulate_in(torch.float16))
+        yield "sums in float16", FaultySums(accumulate_in(torch.float16))
 
 
 def _stop_early(count: int) -> Callable[[Tensor, int, Callable[[Tensor], Tensor]], Tensor]:
     return lambda x, dim, total: total(x.narrow(dim, 0, x.shape[dim] - count))
 
 
-def _accumulate_in(dtype: torch.dtype) -> Callable[[Tensor, int, Callable[[Tensor], Tensor]], Tensor]:
-    """One running sum, rounded after each term."""
+def accumulate_in(dtype: torch.dtype, lanes: int = 1) -> Callable[[Tensor, int, Callable[[Tensor], Tensor]], Tensor]:
+    """So many running sums, each rounded after each term, and then added up likewise."""
 
     def fault(x: Tensor, dim: int, total: Callable[[Tensor], Tensor]) -> Tensor:
-        running = torch.zeros_like(x.select(dim, 0))
-        for term in x.unbind(dim):
-            running = (running + term).to(dtype).to(x.dtype)
-        return running.reshape(total(x).shape)
+        terms = x.movedim(dim, 0)
+        missing = -len(terms) % lanes
+        padded = torch.cat((terms, terms.new_zeros((missing, *terms.shape[1:])))) if missing else terms
+        by_lane = running(padded.reshape(-1, lanes, *terms.shape[1:]))
+        return running(by_lane).reshape(total(x).shape)
+
+    def running(terms: Tensor) -> Tensor:
+        sum_so_far = torch.zeros_like(terms[0])
+        for term in terms:
+            sum_so_far = (sum_so_far + term).to(dtype).to(terms.dtype)
+        return sum_so_far
 
     return fault
 

@@ -14,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from harness import comparer, diagnosis, feedback
+from harness import comparer, diagnosis, feedback, footprint
 from harness.arena import Numbers, OutputArena, Walk, indices
 from harness.comparer import ErrorFacts, Expected
 from harness.draws import Draws, Part, choose_part
+from harness.footprint import Scene
 from harness.layout import GUARDED_SETS
 from harness.policy import JudgePolicy
 from harness.session import Finding, Session
@@ -151,14 +152,16 @@ class Trial:
         cases = np.concatenate([self._two_cases(self.stock.draws(regime)) for regime in regimes])
         self.stock.fill_cases(regimes, which, pool, cases)
         self.set_up(pool)
-        _raise(self.examine(self.run(pool, len(pool))))
+        batch = self.run(pool, len(pool))
+        _raise(self._locate(self.examine(batch), regimes, which, pool, cases))
         _raise(self._compare_cases(regimes, which, pool, cases))
         before = self.outputs.keep(len(pool))
         first, second = pool[::2].copy(), pool[1::2].copy()
         changed = regimes, np.arange(len(regimes)), first, cases[1::2].copy()
         self.stock.fill_cases(*changed)
         self.set_up(first)
-        finding = self.examine(self.run(first, len(first))) or self._compare_cases(*changed, before)
+        finding = self.examine(self.run(first, len(first)))
+        finding = self._locate(finding, *changed) or self._compare_cases(*changed, before)
         if finding is not None:
             if self.outputs.unchanged(before, first):
                 reason = f"{self.label}: gave the previous answer again after its inputs had changed in place"
@@ -166,6 +169,20 @@ class Trial:
             raise finding
         if not self.outputs.unchanged(before, second):
             raise Finding(Status.INCORRECT, f"{self.label}: changed the output of an earlier call")
+
+    def _locate(
+        self,
+        finding: Finding | None,
+        regimes: Sequence[str],
+        which: NDArray[np.int64],
+        numbers: Numbers,
+        cases: NDArray[np.int64],
+    ) -> Finding | None:
+        """What is wrong at first sight with sets that hold whole base draws of regimes, with its place."""
+        if finding is None or finding.status is not Status.INCORRECT:
+            return finding
+        scene = Scene(self.stock, self.outputs, regimes, which, numbers, cases, self.policy.error_factor)
+        return footprint.located(finding, scene)
 
     def _two_cases(self, draws: Draws) -> NDArray[np.int64]:
         first = int(self.random.integers(0, draws.count))
