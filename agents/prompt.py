@@ -27,6 +27,8 @@ Redact = Callable[[str], str]
 
 MAX_CHARACTERS = 120_000
 """Of all messages together."""
+NOTE_CHARACTERS = 300
+"""Kept free to say what was cut."""
 MAX_SOURCE = 24_000
 MAX_EVIDENCE = 6_000
 MAX_PATTERN = 8_000
@@ -71,6 +73,7 @@ def verdict_text(verdict: Verdict, redact: Redact) -> str:
 def _joined(sections: Sequence[tuple[str, str]], limit: int) -> str:
     """Sections in order; of too many characters, the last ones but one go first. The last one is the task."""
     kept, dropped = list(sections), []
+    limit -= NOTE_CHARACTERS
     while sum(len(text) + 2 for _, text in kept) > limit and len(kept) > 2:
         dropped.append(kept.pop(-2)[0])
     note = [f"[left out because there was too much to tell: {', '.join(reversed(dropped))}]"] if dropped else []
