@@ -16,14 +16,15 @@ class Standing:
         self._shares = {workload.digest: brief.weight(workload) for workload in brief.workloads}
         self._ratios: dict[str, float] = {}
         self._floors: dict[str, float] = {}
-        """Roofline time over the baseline's time, as measured last."""
+        """Roofline time over the baseline's time, the least that was measured: doubt is for going on."""
 
     def learn(self, verdict: Verdict) -> None:
         """A gain counts where the interval lies above 1, as in `agents.swarm.Selection`."""
         for timing in verdict.timings:
             key = timing.workload.digest
             if timing.baseline_ns > 0:
-                self._floors[key] = timing.roofline_fraction * timing.candidate_ns / timing.baseline_ns
+                floor = timing.roofline_fraction * timing.candidate_ns / timing.baseline_ns
+                self._floors[key] = min(self._floors.get(key, floor), floor)
             if verdict.won and timing.ratio_low > 1:
                 self._ratios[key] = max(self._ratios.get(key, 1.0), timing.ratio)
 

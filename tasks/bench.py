@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gristmill.workload import Workload
 from harness.judge import Judge
-from harness.policy import JudgePolicy, promotion, search
+from harness.policy import JudgePolicy, promotion, screening, search
 from kernels.candidate import Candidate
 from kernels.roofline import cached_peaks
 from kernels.verdict import Verdict
@@ -25,6 +25,21 @@ class JudgeBench:
 
     def judge(self, candidate: Candidate, workloads: Sequence[Workload], *, seed: int | None = None) -> Verdict:
         return self._judge.judge(candidate, workloads, seed=seed)
+
+    def check(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        """Is it right, and roughly how fast?"""
+        return self._judge.judge(candidate, workloads, policy=screening())
+
+    def is_built(self, candidate: Candidate) -> bool:
+        return self._judge.is_built(candidate)
+
+    def build(self, candidate: Candidate) -> Verdict | None:
+        """Beside what is measured, from any thread: a verdict that refuses it, or None."""
+        return self._judge.build(candidate)
+
+    def assembly(self, candidate: Candidate) -> str:
+        """Innermost loops of what was built."""
+        return self._judge.assembly(candidate)
 
     def object_of(self, candidate: Candidate) -> bytes:
         """The shared object that was judged; from the build cache."""

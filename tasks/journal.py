@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gristmill import records
-from gristmill.errors import MalformedRecordError
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
+from tasks import record_lines
+from tasks.record_lines import RecordLines
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,11 @@ def task_key(candidate: Candidate, workloads: Sequence[Workload]) -> str:
 
 
 class Journal:
-    """Append-only JSON lines. A torn last line (the process died in the write) is cut off and judged again."""
+    """Append-only JSON lines; see `RecordLines`. For one thread."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._entries = {entry.task: entry for entry in read(path)}
-        self._cut_torn_line()
+        self._lines = RecordLines(path, JournalEntry)
+        self._entries = {entry.task: entry for entry in self._lines.found}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,22 +47,18 @@ class Journal:
     def append(self, candidate: Candidate, verdict: Verdict, workloads: Sequence[Workload]) -> None:
         """Returns once the entry is on disk."""
         entry = JournalEntry(task_key(candidate, workloads), candidate, verdict)
-        with self._path.open("ab") as file:
-            file.write(records.canonical_json(entry) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._lines.append(entry)
         self._entries[entry.task] = entry
 
     def entries(self) -> tuple[JournalEntry, ...]:
         """In the order they were judged."""
         return tuple(self._entries.values())
 
-    def _cut_torn_line(self) -> None:
-        content = self._path.read_bytes() if self._path.exists() else b""
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            with self._path.open("r+b") as file:
-                file.truncate(whole)
+    def entries_on(self, workloads: Sequence[Workload]) -> tuple[JournalEntry, ...]:
+        """Those that were judged on exactly these workloads, in order."""
+        operator = workloads[0].operator
+        mine = (entry for entry in self._entries.values() if entry.candidate.operator == operator)
+        return tuple(entry for entry in mine if entry.task == task_key(entry.candidate, workloads))
 
 
 def read(path: Path) -> list[JournalEntry]:
@@ -73,13 +67,4 @@ def read(path: Path) -> list[JournalEntry]:
     Raises:
         MalformedRecordError: a line is damaged; the message names it.
     """
-    content = path.read_bytes() if path.exists() else b""
-    whole = content[: content.rfind(b"\n") + 1]
-    return [_parse(line, path.name, number) for number, line in enumerate(whole.split(b"\n")[:-1], start=1)]
-
-
-def _parse(line: bytes, name: str, number: int) -> JournalEntry:
-    try:
-        return records.parse(JournalEntry, line, f"{name} line {number}")
-    except MalformedRecordError as error:
-        raise MalformedRecordError(f"{error}; delete {name} to start this search anew") from None
+    return record_lines.read(path, JournalEntry)

@@ -1,39 +1,78 @@
-"""The bench session: agents propose, builds run ahead, one candidate is measured at a time, everybody learns.
+"""The search session: agents propose, builds run ahead, one candidate is measured at a time, everybody learns.
 
-The session holds no policy of its own. What it guarantees: the device measures while others build; a candidate that was
-judged before (same code, same workloads) is not judged again; the budget ends the session after the candidate in hand.
+One thread judges. Agents that answer at once (pattern agents) are asked by it whenever the queue runs low, so that it
+never waits for the others: language models, each in a thread of its own. What these ask of the judge while they work
+goes ahead of proposals, and theirs ahead of the fast agents', which keep a share all the same.
+
+What a session guarantees: a candidate that was judged before (same code, same workloads) is not judged again, and a
+session that goes on after a crash first learns all that earlier ones did. The budget ends it after the candidate in
+hand. However it ends, its threads end with it, and what was proposed and not judged is on record.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agents.agent import Agent
 from agents.brief import Brief
+from agents.errors import BudgetSpentError
+from agents.strategies import catalogue
+from agents.strategy import Strategy
 from agents.swarm import Selection
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
+from tasks.agent_thread import AgentThread, Departure, departure
 from tasks.journal import Journal
+from tasks.judging_queue import ENDED, JudgingQueue, Kind, Request
+from tasks.proposal_record import ProposalRecord
 
 BUILD_AHEAD = 3
-"""Candidates that are built or building while one is measured: enough to hide a build, few enough to stay adaptive."""
+"""Candidates of fast agents that are built or building while one is measured: enough to hide a build, few enough to
+stay adaptive.
+"""
+FAST_EVERY = 4
+"""One judgement in so many is a fast agent's, whatever else waits: a swarm that writes junk must not starve them."""
+KNOWN_IN_A_ROW = 2000
+"""So many proposals of fast agents may be known already before they rest."""
 FEEDBACK_LINES = 20
 """How much of the session's course a brief tells."""
+WAIT_S = 0.2
+"""At most, before the clock is looked at again."""
+ENDING_S = 30.0
+"""How long the answers in flight are waited for at the end: they are paid for, and go on record."""
+HURRIED_S = 3.0
+"""The same after an interrupt or an error."""
+ABANDONED_S = 10.0
+"""How long an agent may take to notice that its model is gone."""
 
 
 class Bench(Protocol):
-    """The judge as a session uses it."""
+    """The judge as a session uses it. `judge` and `check` are for the session's thread, the others for any."""
 
     def prepare(self, candidate: Candidate) -> None:
         """Starts the build in the background; `judge` of the same candidate then finds it done, or waits for it."""
 
+    def is_built(self, candidate: Candidate) -> bool:
+        """Whether `judge` need not wait for the compiler."""
+
+    def build(self, candidate: Candidate) -> Verdict | None:
+        """Builds beside what is measured: a verdict that refuses it, or None."""
+
+    def assembly(self, candidate: Candidate) -> str:
+        """Disassembly of the innermost loops of what was built."""
+
     def judge(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
-        """Blocks until the verdict is there."""
+        """Blocks until the verdict is there. Raises BudgetSpentError where it may not begin."""
+
+    def check(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        """The same with the roughest of timings."""
 
 
 class TrialLog(Protocol):
@@ -56,8 +95,41 @@ class Trial:
     """Of the session, earlier lives included."""
 
 
+@dataclass(frozen=True)
+class Swarm:
+    """Agents that take their time, and what they share with the session."""
+
+    agents: Sequence[Agent]
+    queue: JudgingQueue
+    """Also of their workshops."""
+    record: ProposalRecord
+    abandon: Callable[[], None] = lambda: None
+    """Makes calls in flight fail: called when the session is over and somebody still waits for an answer."""
+
+
+@dataclass
+class Course:
+    """What became of a session."""
+
+    ended: str = ""
+    """Why it ended before its seconds were over; empty if it did not."""
+    spent: bool = False
+    """Whether that was a cap of the budget, which holds for the whole search."""
+    judging_s: float = 0.0
+    """Spent judging, without waits for the compiler."""
+    elapsed_s: float = 0.0
+    """Of this life, from the first brief to the end of the judging."""
+    unjudged: int = 0
+    """Proposals that have no verdict; they are on record."""
+    departures: list[Departure] = field(default_factory=list)
+
+    @property
+    def busy_share(self) -> float:
+        return self.judging_s / self.elapsed_s if self.elapsed_s else 0.0
+
+
 class SearchSession:
-    """Searches one operator and dtype within a budget of seconds."""
+    """Searches one operator and dtype within a budget of seconds. For one `run`."""
 
     def __init__(
         self,
@@ -67,69 +139,245 @@ class SearchSession:
         journal: Journal,
         log: TrialLog,
         *,
+        swarm: Swarm | None = None,
+        strategy: Strategy | None = None,
         first_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """
+        Args:
+            agents: that answer at once; the judging thread asks them.
+            swarm: those that do not.
+            strategy: leads all of them; the first of the catalogue if not given.
+        """
+        self.course = Course()
+        self.over = threading.Event()
         self._bench = bench
-        self._agents = deque(agents)
+        self._fast = deque(agents)
+        self._swarm = swarm
+        self._queue = swarm.queue if swarm is not None else JudgingQueue()
+        self._threads = [AgentThread(agent, self) for agent in swarm.agents] if swarm is not None else []
+        self._working = len(self._threads)
         self._brief = brief
+        self._strategy = strategy or catalogue.strategy(catalogue.NAMES[0], brief, 0)
+        self._leading = threading.Lock()
         self._journal = journal
         self._log = log
         self._step = first_step
         self._clock = clock
         self._inherited_s = 0.0
         self._selection = Selection()
-        self._queue: deque[tuple[Agent, Candidate]] = deque()
+        self._ahead: deque[Request] = deque()
+        """Proposals of fast agents, and those that an earlier life left."""
+        self._in_hand: Request | None = None
+        self._resting = False
+        """No fast agent has had anything to offer since the last verdict."""
+        self._others_in_a_row = 0
 
     def run(self, budget_s: float) -> Iterator[Trial]:
-        """Yields a trial at a time until the budget is spent or no agent has anything left to propose.
+        """Yields a trial at a time until the budget is spent, it is enough, or no agent has anything left to propose.
 
-        Trials that an earlier life of this search paid for are charged to the budget as they cost then.
+        Trials that an earlier life of this search paid for come first, and are charged as they cost then. Close the
+        iterator to end the session early.
         """
         started = self._clock()
-        while self._clock() - started + self._inherited_s < budget_s:
-            self._build_ahead()
-            if not self._queue:
+        patience_s = HURRIED_S
+        try:
+            yield from self._replay(started)
+            yield from self._search(started, budget_s)
+            patience_s = ENDING_S
+        except BudgetSpentError as error:
+            self.course.ended, self.course.spent = str(error), True
+            patience_s = ENDING_S
+        finally:
+            self.course.elapsed_s = self._clock() - started
+            self._wind_down(patience_s)
+
+    def brief(self, agent: str) -> Brief:
+        """See `tasks.agent_thread.Desk`."""
+        with self._leading:
+            return self._strategy.brief(self._brief, agent)
+
+    def hand_in(self, agent: str, candidate: Candidate) -> Future[Verdict]:
+        """See `tasks.agent_thread.Desk`. On record before anything else happens to it."""
+        assert self._swarm is not None
+        self._swarm.record.add(candidate, self._brief.workloads)
+        if not self.over.is_set():
+            self._bench.prepare(candidate)
+        return self._queue.put(Kind.PROPOSAL, candidate, self._brief.workloads)
+
+    def left(self, gone: Departure | None) -> None:
+        """See `tasks.agent_thread.Desk`."""
+        with self._leading:
+            self._working -= 1
+            if gone is not None:
+                self.course.departures.append(gone)
+        self._queue.notify()
+
+    def _replay(self, started: float) -> Iterator[Trial]:
+        """All that earlier lives judged: the strategy and every agent learn it, in order."""
+        for entry in self._journal.entries_on(self._brief.workloads):
+            self._inherited_s += entry.verdict.duration_s
+            yield self._learn(entry.candidate, entry.verdict, started, replayed=True)
+
+    def _search(self, started: float, budget_s: float) -> Iterator[Trial]:
+        def left_s() -> float:
+            return budget_s - self._inherited_s - (self._clock() - started)
+
+        if left_s() <= 0:
+            return
+        self._take_up_unjudged()
+        for thread in self._threads:
+            thread.start()
+        while left_s() > 0 and not self._is_enough():
+            alone = self._working == 0
+            request = self._next()
+            if request is not None:
+                trial = self._serve(request, started)
+                if trial is not None:
+                    yield trial
+            elif alone:
+                self.course.ended = "no agent has anything left to propose"
                 return
-            agent, candidate = self._queue.popleft()
-            trial = self._judge(candidate, started)
-            agent.learn(candidate, trial.verdict)
-            self._remember_best(trial)
-            yield trial
+            else:
+                self._queue.wait(min(WAIT_S, max(0.0, left_s())))
 
-    def _build_ahead(self) -> None:
-        """Fills the queue in turns, dropping agents that are exhausted."""
-        while self._agents and len(self._queue) < BUILD_AHEAD:
-            agent = self._agents[0]
-            candidates = agent.propose(self._brief, 1)
-            if not candidates:
-                self._agents.popleft()
+    def _is_enough(self) -> bool:
+        with self._leading:
+            self.course.ended = self._strategy.enough()
+        return bool(self.course.ended)
+
+    def _take_up_unjudged(self) -> None:
+        """What an earlier life was given and did not judge goes first."""
+        if self._swarm is not None:
+            for proposal in self._swarm.record.unjudged(self._journal, self._brief.workloads):
+                self._put_ahead(proposal.candidate)
+
+    def _next(self) -> Request | None:
+        """The next thing to judge, if anything waits."""
+        self._fill()
+        if not self._ahead or self._others_in_a_row < FAST_EVERY - 1:
+            request = self._queue.take(self._bench.is_built)
+            if request is not None:
+                self._others_in_a_row += 1
+                return request
+        self._others_in_a_row = 0
+        return self._ahead.popleft() if self._ahead else None
+
+    def _fill(self) -> None:
+        """Asks fast agents in turn until enough is built ahead. Once a whole round has nothing new they rest."""
+        empty = known = 0
+        while self._fast and not self._resting and len(self._ahead) < BUILD_AHEAD:
+            agent = self._fast.popleft()
+            try:
+                candidates = agent.propose(self.brief(agent.name), 1)
+                new = [candidate for candidate in candidates if not self._is_known(agent, candidate)]
+            except Exception as error:
+                self.course.departures.append(departure(agent.name, error))
                 continue
-            self._agents.rotate(-1)
-            for candidate in candidates:
-                if self._journal.find(candidate, self._brief.workloads) is None:
-                    self._bench.prepare(candidate)
-                self._queue.append((agent, candidate))
+            self._fast.append(agent)
+            for candidate in new:
+                self._put_ahead(candidate)
+            empty = 0 if candidates else empty + 1
+            known = 0 if new else known + len(candidates)
+            self._resting = empty >= len(self._fast) or known >= KNOWN_IN_A_ROW
 
-    def _judge(self, candidate: Candidate, started: float) -> Trial:
-        workloads = self._brief.workloads
-        known = self._journal.find(candidate, workloads)
-        verdict = known or self._bench.judge(candidate, workloads)
-        if known is None:
-            self._journal.append(candidate, verdict, workloads)
-        else:
-            self._inherited_s += verdict.duration_s
-        # The log is idempotent by candidate, so a replayed verdict mends what a crash kept from it.
+    def _is_known(self, agent: Agent, candidate: Candidate) -> bool:
+        """Whether it was judged, of which the agent is reminded, or waits for it."""
+        verdict = self._journal.find(candidate, self._brief.workloads)
+        if verdict is not None:
+            agent.learn(candidate, verdict)
+        return verdict is not None or any(candidate.digest == request.candidate.digest for request in self._ahead)
+
+    def _put_ahead(self, candidate: Candidate) -> None:
+        self._bench.prepare(candidate)
+        self._ahead.append(Request(Kind.PROPOSAL, candidate, self._brief.workloads))
+
+    def _serve(self, request: Request, started: float) -> Trial | None:
+        """Judges, and answers. A trial, unless this was a question on the side or was judged before."""
+        self._in_hand = request
+        trial = None
+        verdict = self._known(request)
+        if verdict is None:
+            verdict = self._judge(request)
+            if request.kind is not Kind.CHECK and self._is_whole(request):
+                self._journal.append(request.candidate, verdict, request.workloads)
+                trial = self._learn(request.candidate, verdict, started, replayed=False)
+        request.answer.set_result(verdict)
+        self._in_hand = None
+        return trial
+
+    def _known(self, request: Request) -> Verdict | None:
+        if request.kind is Kind.CHECK:
+            return None
+        return self._journal.find(request.candidate, request.workloads)
+
+    def _is_whole(self, request: Request) -> bool:
+        """Whether all of the search's workloads are asked for, in whatever order."""
+        asked = {workload.digest for workload in request.workloads}
+        return asked == {workload.digest for workload in self._brief.workloads}
+
+    def _judge(self, request: Request) -> Verdict:
+        judge = self._bench.check if request.kind is Kind.CHECK else self._bench.judge
+        began = self._clock()
+        verdict = judge(request.candidate, request.workloads)
+        self.course.judging_s += max(0.0, self._clock() - began - verdict.build_s)
+        return verdict
+
+    def _learn(self, candidate: Candidate, verdict: Verdict, started: float, *, replayed: bool) -> Trial:
+        """Everybody is told. The log is idempotent by candidate, so replaying mends what a crash kept from it."""
         self._log.record(candidate, verdict, self._step)
-        trial = Trial(self._step, candidate, verdict, known is not None, self._clock() - started + self._inherited_s)
+        with self._leading:
+            self._strategy.learn(candidate, verdict)
+            self._remember_best(candidate, verdict)
+        for agent in list(self._fast):
+            try:
+                agent.learn(candidate, verdict)
+            except Exception as error:
+                self.course.departures.append(departure(agent.name, error))
+                self._fast.remove(agent)
+        for thread in self._threads:
+            thread.tell(candidate, verdict)
+        self._resting = False
+        trial = Trial(self._step, candidate, verdict, replayed, self._clock() - started + self._inherited_s)
         self._step += 1
         return trial
 
-    def _remember_best(self, trial: Trial) -> None:
-        self._selection = self._selection.with_verdict(trial.verdict)
-        line = f"{trial.candidate.origin.pattern}: {trial.verdict.status.value}, {trial.verdict.reason}"
+    def _remember_best(self, candidate: Candidate, verdict: Verdict) -> None:
+        self._selection = self._selection.with_verdict(verdict)
+        line = f"{candidate.origin.pattern}: {verdict.status.value}, {verdict.reason}"
         self._brief = replace(
             self._brief,
             best=tuple(self._selection.best.values()),
             feedback=(*self._brief.feedback, line)[-FEEDBACK_LINES:],
         )
+
+    def _wind_down(self, patience_s: float) -> None:
+        """Nobody waits for an answer any more, no thread works, and what has no verdict is on record."""
+        self.over.set()
+        self._queue.close()
+        for request in (*([self._in_hand] if self._in_hand is not None else []), *self._ahead):
+            self._queue.refuse(request)
+        try:
+            self._join(patience_s)
+        finally:
+            self._leave_unjudged()
+
+    def _join(self, patience_s: float) -> None:
+        late = _still_at_work(self._threads, patience_s)
+        if late and self._swarm is not None:
+            self._swarm.abandon()
+            late = _still_at_work(late, ABANDONED_S)
+        self.course.departures += [Departure(thread.name, "did not end with the search; left alone") for thread in late]
+
+    def _leave_unjudged(self) -> None:
+        for request in self._queue.unjudged():
+            if self._journal.find(request.candidate, request.workloads) is None:
+                self.course.unjudged += 1
+                if self._swarm is not None:
+                    self._swarm.record.leave(request.candidate, request.workloads, self.course.ended or ENDED)
+
+
+def _still_at_work(threads: Sequence[AgentThread], patience_s: float) -> list[AgentThread]:
+    deadline_s = time.monotonic() + patience_s
+    return [thread for thread in threads if not thread.join(max(0.0, deadline_s - time.monotonic()))]

@@ -90,13 +90,14 @@ def test_builds_run_ahead_of_the_one_that_is_measured(open_session) -> None:
     assert len(bench.prepared) == BUILD_AHEAD and len(bench.judged) == 1
 
 
-def test_agents_take_turns_and_exhausted_ones_drop_out(open_session) -> None:
+def test_agents_take_turns_and_exhausted_ones_rest(open_session) -> None:
     first, second = agent(1, name="a"), agent(11, 12, 13, name="b")
     session, _, _ = open_session([first, second])
     trials = list(session.run(100))
     assert numbers(trials) == [1, 11, 12, 13]
-    assert len(first.briefs) == 2, "asked once more, then let go"
-    assert [one.origin.agent for one, _ in first.learned] == ["a"], "a verdict goes to who proposed"
+    assert len(second.briefs) > 3 and not second.left
+    assert [one.digest for one, _ in first.learned] == [one.digest for one, _ in second.learned]
+    assert [one.origin.agent for one, _ in first.learned] == ["a", "b", "b", "b"], "everybody hears of all verdicts"
 
 
 def test_verdicts_come_in_the_order_of_the_proposals_and_steps_count_on(open_session) -> None:

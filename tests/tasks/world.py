@@ -87,6 +87,7 @@ class FormulaBench:
     """Judgement, counted from 0, in whose middle the process is killed."""
     prepared: list[str] = field(default_factory=list)
     judged: list[str] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
 
     def prepare(self, candidate: Candidate) -> None:
         self.prepared.append(candidate.digest)
@@ -97,6 +98,20 @@ class FormulaBench:
         self.judged.append(candidate.digest)
         self.clock.now_s += self.cost_s
         return verdict(candidate, *(timing(w, self.ratio_of(candidate, w)) for w in workloads), duration_s=self.cost_s)
+
+    def check(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        self.checked.append(candidate.digest)
+        self.clock.now_s += self.cost_s / 10
+        return verdict(candidate, *(timing(w, self.ratio_of(candidate, w)) for w in workloads))
+
+    def is_built(self, candidate: Candidate) -> bool:
+        return True
+
+    def build(self, candidate: Candidate) -> Verdict | None:
+        return verdict(candidate) if "#error" in candidate.files["main.cpp"] else None
+
+    def assembly(self, candidate: Candidate) -> str:
+        return f"gm_run: {candidate.digest}"
 
     def object_of(self, candidate: Candidate) -> bytes:
         return b"\x7fELF " + candidate.digest.encode()

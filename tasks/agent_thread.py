@@ -1,0 +1,120 @@
+"""An agent that takes its time, at work in a thread of its own: brief, proposal, verdict, and again."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import traceback
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from agents.agent import Agent
+from agents.brief import Brief
+from agents.errors import BudgetSpentError
+from gristmill.errors import GristmillError
+from kernels.candidate import Candidate
+from kernels.verdict import Verdict
+
+FRUITLESS_ROUNDS = 4
+"""In a row without a proposal, before an agent counts as having nothing left to offer."""
+RETRY_S = 1.0
+"""Before a budget is asked again whose calls in flight may turn out cheaper."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """An agent that left before the search ended."""
+
+    agent: str
+    reason: str
+    trace: str = ""
+    """Of a bug; empty where all went as it may."""
+
+
+def departure(agent: str, error: Exception) -> Departure:
+    """Why an agent left that raised an error. A bug is told whole: somebody has to find it."""
+    if isinstance(error, GristmillError):
+        return Departure(agent, str(error))
+    return Departure(agent, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+
+
+class Desk(Protocol):
+    """The session, as its agents' threads see it."""
+
+    @property
+    def over(self) -> threading.Event:
+        """Set when the session ends."""
+        ...
+
+    def brief(self, agent: str) -> Brief:
+        """What the agent is to do next."""
+        ...
+
+    def hand_in(self, agent: str, candidate: Candidate) -> Future[Verdict]:
+        """Takes a proposal in. The verdict comes later, or BudgetSpentError when the session ends before."""
+        ...
+
+    def left(self, gone: Departure | None) -> None:
+        """The thread ends, early or because the session does."""
+        ...
+
+
+class AgentThread:
+    """One agent. It proposes again only once its last proposal was judged: what it learns from it is worth the wait,
+    and an answer that nobody would have the time to judge costs as much as any other.
+    """
+
+    def __init__(self, agent: Agent, desk: Desk) -> None:
+        self.name = agent.name
+        self._agent = agent
+        self._desk = desk
+        self._news: queue.SimpleQueue[tuple[Candidate, Verdict]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"agent {agent.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def tell(self, candidate: Candidate, verdict: Verdict) -> None:
+        """A verdict, of whoever's candidate; the agent hears of it before its next brief."""
+        self._news.put((candidate, verdict))
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether it has ended, or was never started."""
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        gone: Departure | None = None
+        try:
+            gone = self._work()
+        except Exception as error:
+            gone = departure(self.name, error)
+        finally:
+            self._desk.left(gone)
+
+    def _work(self) -> Departure | None:
+        fruitless = 0
+        while not self._desk.over.is_set():
+            self._hear_news()
+            try:
+                proposals = self._agent.propose(self._desk.brief(self.name), 1)
+            except BudgetSpentError as error:
+                if self._desk.over.is_set():
+                    return None
+                if not error.may_fit_later:
+                    raise
+                self._desk.over.wait(RETRY_S)
+                continue
+            fruitless = 0 if proposals else fruitless + 1
+            if fruitless >= FRUITLESS_ROUNDS:
+                return Departure(self.name, f"nothing to propose {fruitless} times in a row")
+            for answer in [self._desk.hand_in(self.name, candidate) for candidate in proposals]:
+                answer.exception()  # waits; a verdict comes in with the other news
+        return None
+
+    def _hear_news(self) -> None:
+        while not self._news.empty():
+            self._agent.learn(*self._news.get_nowait())

@@ -1,0 +1,51 @@
+"""The live judge as agents reach it from their threads: builds beside the measuring, all else in the judge's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gristmill.workload import Workload
+from kernels.candidate import Candidate
+from kernels.verdict import Verdict
+from tasks.judging_queue import JudgingQueue, Kind
+
+
+class BuildingBench(Protocol):
+    """The part of the judge that any thread may call while it measures."""
+
+    def prepare(self, candidate: Candidate) -> None: ...
+
+    def build(self, candidate: Candidate) -> Verdict | None: ...
+
+    def assembly(self, candidate: Candidate) -> str: ...
+
+
+class LiveWorkshop:
+    """See `agents.workshop.Workshop`. All its methods raise BudgetSpentError once the search has ended."""
+
+    def __init__(self, bench: BuildingBench, queue: JudgingQueue) -> None:
+        self._bench = bench
+        self._queue = queue
+
+    def build(self, candidate: Candidate) -> Verdict | None:
+        self._queue.check_open()
+        return self._bench.build(candidate)
+
+    def check(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        return self._judged(Kind.CHECK, candidate, workloads)
+
+    def measure(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        """On all workloads of the search it is a trial of it, recorded as such whether or not it is ever submitted."""
+        return self._judged(Kind.MEASURE, candidate, workloads)
+
+    def assembly(self, candidate: Candidate) -> str:
+        self._queue.check_open()
+        return self._bench.assembly(candidate)
+
+    def _judged(self, kind: Kind, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        """A program that is refused or does not build never reaches the queue: agents try many such."""
+        failure = self.build(candidate)
+        if failure is not None:
+            return failure
+        return self._queue.put(kind, candidate, workloads).result()
