@@ -25,7 +25,7 @@ from gristmill.workload import ITEM_BYTES, dense
 from harness import runner
 from harness.comparer import Expected, Rule
 from harness.layout import Layout, Place
-from harness.native import AnswerTensor, InputTensor, Native, OutputTensor, Words
+from harness.native import AnswerTensor, ComparerRule, InputTensor, Native, OutputTensor, Words
 from harness.shared_file import SharedFile
 from kernels.layouts import span
 
@@ -262,7 +262,7 @@ class OutputArena:
         group `which[n]`; if not, the comparer has to look.
         """
         return bool(
-            self._arena.accept_sets(
+            self._arena.accept(
                 self._cells,
                 groups,
                 len(self._cells),
@@ -273,24 +273,16 @@ class OutputArena:
             )
         )
 
-    def accepts_exact(self, found: Tensor, expected: Expected, rule: Rule) -> bool:
-        """Whether S sets, dense, are surely right by the comparer's rule; if not, it has to look."""
-        sets, *shape = found.shape
-        columns = shape[-1] if len(shape) > 1 else math.prod(shape)
-        values, scales = expected.values.contiguous(), expected.scale.contiguous()
-        assert found.is_contiguous() and values.shape == scales.shape == found.shape
-        return bool(
-            self._arena.accept_exact(
-                found.data_ptr(),
-                sets,
-                math.prod(shape) // max(1, columns),
-                columns,
-                found.element_size(),
-                values.data_ptr(),
-                scales.data_ptr(),
-                (ctypes.c_double * len(rule))(*rule),
-            )
-        )
+    def accepts_copies(self, found: Tensor, expected: Expected, rule: Rule) -> bool:
+        """Likewise of S copies of one output, dense."""
+        assert found.is_contiguous() and found.shape == expected.values.shape
+        pitch = found.stride(0) * found.element_size()
+        cell = OutputTensor(found.data_ptr(), pitch, pitch, 0, pitch, found.element_size())
+        sets = np.arange(len(found))
+        zeros, numbers = np.zeros(len(found), np.int64), sets.astype(np.uint32)
+        answer = answer_cell(expected, rule)
+        addresses = zeros.ctypes.data, numbers.ctypes.data, len(found), sets.ctypes.data
+        return bool(self._arena.accept(ctypes.byref(cell), ctypes.byref(answer), 1, *addresses))
 
     def cut(self, tensor: Tensor, places: int = 0) -> Cut:
         """For copies of sets of a tensor: whole, or so many places of the first dimension."""
@@ -324,6 +316,15 @@ class OutputArena:
         self._chain.restart(seed, consumed.ctypes.data, len(consumed))
         well = self._arena.survey(self._chain, self._cells, calls, called.ctypes.data, states.ctypes.data)
         return Walk(called, states, consumed[: len(pool) - calls]), bool(well)
+
+
+def answer_cell(expected: Expected, rule: Rule) -> AnswerTensor:
+    """How native code sees what one output should be, for as long as that lives: it has to be dense."""
+    values, scale = expected.values, expected.scale
+    assert values.is_contiguous() and scale.is_contiguous() and values.shape == scale.shape
+    columns = values.shape[-1] if values.dim() > 1 else 1
+    rows = values[0].numel() // max(1, columns)
+    return AnswerTensor(values.data_ptr(), scale.data_ptr(), rows, columns, ComparerRule(*rule))
 
 
 def indices(numbers: Numbers) -> Tensor:

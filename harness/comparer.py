@@ -82,6 +82,10 @@ class Expected:
     dtype: torch.dtype
     """Of the candidate's output."""
 
+    def dense(self) -> Expected:
+        """The same, without gaps in memory."""
+        return Expected(self.values.contiguous(), self.scale.contiguous(), self.dtype)
+
 
 @dataclass(frozen=True)
 class Deviation:
@@ -114,36 +118,8 @@ def deviate(found: Tensor, expected: Expected) -> Deviation:
     return Deviation(errors, last_places, accumulator)
 
 
-@dataclass(frozen=True)
-class Allowance:
-    """How far S sets of one output may be off: the rule of `compare`, for whoever has many outputs to look at."""
-
-    limits: Tensor
-    """Per element, in absolute terms; NaN where the expected value is not finite."""
-    per_unit: Tensor
-    """One over eps times scale: means are of errors in that unit."""
-    means: Tensor
-    """Per set: most that the mean may be."""
-    lines: list[Tensor]
-    """Likewise for each row, and for each column: `[(S, R), (S, C)]` or nothing, as `line_ratios`."""
-
-
-def allow(expected: Expected, facts: ErrorFacts, factor: float = FACTOR) -> Allowance:
-    """The limits within which `compare` finds nothing wrong with finite values."""
-    info = torch.finfo(expected.dtype)
-    unit = (expected.scale * info.eps).clamp_(min=info.tiny * info.eps)
-    deviation = deviate(expected.values, expected)
-    limits = unit * _element_allowance(deviation, facts, factor)
-    return Allowance(
-        torch.where(torch.isfinite(expected.values), limits, math.nan),
-        1 / unit,
-        _mean_allowance(deviation, (0,), _mean_base(facts, factor)),
-        [_mean_allowance(deviation, kept, _line_base(facts, factor)) for kept in _lines(deviation.errors)],
-    )
-
-
 class Rule(NamedTuple):
-    """The same rule for outputs of any expected values, as `rule` of `native/arena.c` has it."""
+    """The rule as `rule` of `native/arena.c` has it: for whoever has many outputs to look at."""
 
     eps: float
     least: float

@@ -20,9 +20,8 @@ from torch import Generator, Tensor
 
 from gristmill import records
 from gristmill.workload import Workload
-from harness import comparer, yardstick
+from harness import yardstick
 from harness.comparer import ErrorFacts, Expected, measure, merge
-from harness.native import AnswerTensor
 from kernels.definition import Definition, Role
 
 BASE_DRAWS = 6
@@ -70,48 +69,6 @@ class WeightBank:
     def _make_room(self) -> None:
         while sum(base.nbytes for base in self._kept.values()) > KEPT_WEIGHT_BYTES:
             self._kept.popitem(last=False)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What one output of every base draw should be, and how far it may be off, as a quick comparison wants it.
-
-    All are dense, the base draw first; limits and units in float32, the rest in float64. See `comparer.Allowance`.
-    """
-
-    exact: Tensor
-    limits: Tensor
-    per_unit: Tensor
-    means: Tensor
-    row_limits: Tensor | None
-    column_limits: Tensor | None
-    rows: int
-    columns: int
-
-    @property
-    def size_bytes(self) -> int:
-        return self.exact.nbytes + self.limits.nbytes + self.per_unit.nbytes
-
-    @classmethod
-    def of(cls, expected: Expected, facts: ErrorFacts) -> Answer:
-        allowance = comparer.allow(expected, facts)
-        rows, columns = (line.contiguous() for line in allowance.lines) if allowance.lines else (None, None)
-        width = expected.values.shape[-1] if expected.values.dim() > 1 else 1
-        return cls(
-            expected.values.contiguous(),
-            allowance.limits.to(torch.float32).contiguous(),
-            allowance.per_unit.to(torch.float32).contiguous(),
-            allowance.means.contiguous(),
-            rows,
-            columns,
-            expected.values[0].numel() // max(1, width),
-            width,
-        )
-
-    def cell(self) -> AnswerTensor:
-        """How native code sees it, for as long as this lives."""
-        tensors = (self.exact, self.limits, self.per_unit, self.means, self.row_limits, self.column_limits)
-        return AnswerTensor(*(None if one is None else one.data_ptr() for one in tensors), self.rows, self.columns)
 
 
 class Draws:
@@ -174,8 +131,8 @@ class Draws:
         """Of base draws and answers, as far as they were made, without what the bank holds."""
         owned = [not (self.definition.independent_axis and s.role is Role.WEIGHT) for s in self.definition.inputs]
         kept = sum(base.nbytes for base, own in zip(self.bases, owned, strict=True) if own)
-        answers: Sequence[Answer] = self.__dict__.get("answers") or ()
-        return kept + sum(answer.size_bytes for answer in answers)
+        answers: Sequence[Expected] = self.__dict__.get("answers") or ()
+        return kept + sum(answer.values.nbytes + answer.scale.nbytes for answer in answers)
 
     @functools.cached_property
     def largest(self) -> float:
@@ -187,14 +144,14 @@ class Draws:
         return [base[list(numbers)] for base in self.bases]
 
     @functools.cached_property
-    def answers(self) -> list[Answer] | None:
-        """Per output, what every base draw should give; None where that is too much to keep."""
+    def answers(self) -> list[Expected] | None:
+        """Per output, what every base draw should give, dense; None where that is too much to keep."""
         outputs = max(math.prod([self.workload.axes[axis] for axis in s.dims]) for s in self.definition.outputs)
         weights = max((base[0].numel() for base in self.bases), default=0)
         if max(outputs, weights) > KEPT_ELEMENTS:
             return None
         expected = self.expected(self.case(range(self.count)))
-        return [Answer.of(one, facts) for one, facts in zip(expected, self.facts, strict=True)]
+        return [one.dense() for one in expected]
 
     def _reference(self, *arguments: Any) -> tuple[Tensor, ...]:
         """Values and their error scales."""

@@ -58,18 +58,27 @@ class OutputTensor(ctypes.Structure):
     )
 
 
+class ComparerRule(ctypes.Structure):
+    """`rule` of `native/arena.c`, and `comparer.Rule`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_double)
+        for name in (
+            *("eps", "least", "roundings", "largest", "roundest"),
+            *("accumulator", "mean", "line", "mean_rounding", "mean_spread"),
+        )
+    )
+
+
 class AnswerTensor(ctypes.Structure):
     """`answer` of `native/arena.c`."""
 
     _fields_ = (
         ("exact", ctypes.c_void_p),
-        ("limits", ctypes.c_void_p),
-        ("per_unit", ctypes.c_void_p),
-        ("means", ctypes.c_void_p),
-        ("row_limits", ctypes.c_void_p),
-        ("column_limits", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
         ("rows", ctypes.c_int64),
         ("columns", ctypes.c_int64),
+        ("rule", ComparerRule),
     )
 
 
@@ -92,7 +101,6 @@ class Native:
         loaded.inspect.argtypes = (address, address, integer, address, address)
         loaded.walk.argtypes = (ctypes.POINTER(Chain), integer, address, address)
         loaded.remake.argtypes = (ctypes.POINTER(Chain), integer, address, address, integer, address, integer)
-        loaded.accept.argtypes = (address, *(integer,) * 3, *(address,) * 3, ctypes.c_double, address, address)
         loaded.same.argtypes = (address, integer, address, integer, integer, address, integer)
         loaded.fill_sets.argtypes = (address, integer, address, address, integer, address)
         loaded.survey.argtypes = (ctypes.POINTER(Chain), address, integer, address, address)
@@ -101,8 +109,7 @@ class Native:
             *(address, integer, address),
         )
         loaded.cut.argtypes = (address, integer, address, integer, address, *(integer,) * 3, address)
-        loaded.accept_sets.argtypes = (address, address, integer, address, address, integer, address)
-        loaded.accept_exact.argtypes = (address, *(integer,) * 4, address, address, address)
+        loaded.accept.argtypes = (address, address, integer, address, address, integer, address)
         for function in (
             loaded.fill,
             loaded.fill_sets,

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from gristmill import records
 from gristmill.workload import Workload
-from harness.arena import InputArena, Numbers, OutputArena
+from harness.arena import InputArena, Numbers, OutputArena, answer_cell
+from harness.comparer import Rule
 from harness.draws import Draws, WeightBank
 from harness.errors import HostFaultError
 from harness.layout import SPARSE_OFFSET, Layout, lay_out
@@ -63,7 +64,7 @@ class Stock:
         self._draws: dict[str, Draws] = {}
         self._cells: dict[tuple[str, int], InputTensor] = {}
         self._groups: dict[tuple[str, ...], ctypes.Array[InputTensor]] = {}
-        self._answers: dict[tuple[str, ...], ctypes.Array[AnswerTensor] | None] = {}
+        self._answers: dict[tuple[str | float, ...], ctypes.Array[AnswerTensor] | None] = {}
         self._plans: dict[tuple[int, bool], bytes] = {}
         self._outputs: WeakKeyDictionary[SharedFile, OutputArena] = WeakKeyDictionary()
         self._stale = np.ones(layout.sets, np.bool_)
@@ -120,13 +121,20 @@ class Stock:
         self.inputs.fill_sets(self._groups[key], which, numbers, cases)
         self._stale[numbers] = True
 
-    def answers(self, regimes: Sequence[str]) -> ctypes.Array[AnswerTensor] | None:
-        """What every base draw of those regimes should give, a group per regime; None where that is not kept."""
-        key = tuple(regimes)
+    def answers(self, regimes: Sequence[str], factor: float) -> ctypes.Array[AnswerTensor] | None:
+        """What every base draw of those regimes should give, a group per regime, with `factor` times the baseline's
+        errors allowed; None where that is not kept.
+        """
+        key: tuple[str | float, ...] = (*regimes, factor)
         if key not in self._answers:
-            kept = [self.draws(regime).answers for regime in key]
-            cells = [answer.cell() for answers in kept for answer in answers or ()]
-            self._answers[key] = None if None in kept else (AnswerTensor * len(cells))(*cells)
+            every = [self.draws(regime) for regime in regimes]
+            cells = [
+                answer_cell(answer, Rule.of(facts, answer.dtype, factor))
+                for draws in every
+                for answer, facts in zip(draws.answers or (), draws.facts, strict=bool(draws.answers))
+            ]
+            kept = all(draws.answers is not None for draws in every)
+            self._answers[key] = (AnswerTensor * len(cells))(*cells) if kept else None
         return self._answers[key]
 
     def fill_traffic(self, random: np.random.Generator) -> None:

@@ -247,84 +247,7 @@ void cut(const uint8_t *start, int64_t pitch, const uint32_t *numbers, int64_t c
             memcpy(to, start + numbers[n] * pitch + places[p] * step, (size_t)bytes);
 }
 
-/* Errors of part of a row in units, and whether one is beyond its limit or not finite where it should be. */
-#define ERRORS(type, value_of)                                                                               \
-    for (int64_t i = 0; i < count; i++) {                                                                    \
-        const double value = value_of(((const type *)found)[i]);                                             \
-        const int32_t agree = (value == exact[i]) | ((value != value) & (exact[i] != exact[i]));             \
-        const double error = agree ? 0 : fabs(value - exact[i]);                                             \
-        wrong |= !(error <= limits[i]) & !agree;                                                             \
-        errors[i] = agree ? 0 : error * per_unit[i];                                                         \
-    }
-
-static int32_t errors_of(double *restrict errors, const void *found, int64_t count, int64_t item_bytes,
-                         const double *restrict exact, const float *restrict limits, const float *restrict per_unit) {
-    int32_t wrong = 0;
-    if (item_bytes == 4) {
-        ERRORS(float, )
-    } else {
-        ERRORS(uint16_t, widen)
-    }
-    return wrong;
-}
-
-/* Whether every element lies within its limit of the exact value, and the means of errors in units within theirs: of all,
- * and, where there are such limits, of each row and of each column. NaN and infinities must stand where they should. A
- * cheap way to say yes: a no is for the comparer to look at. */
-int32_t accept(const void *found, int64_t rows, int64_t columns, int64_t item_bytes, const double *exact,
-               const float *limits, const float *per_unit, double mean_limit, const double *row_limits,
-               const double *column_limits) {
-    double *column_sums = column_limits ? calloc((size_t)columns, sizeof(double)) : NULL;
-    double errors[256];
-    double sum = 0;
-    int32_t wrong = column_limits && !column_sums;
-    for (int64_t row = 0; row < rows && !wrong; row++) {
-        double row_sum = 0;
-        for (int64_t block = 0; block < columns; block += 256) {
-            const int64_t first = row * columns + block, count = columns - block < 256 ? columns - block : 256;
-            wrong |= errors_of(errors, (const uint8_t *)found + first * item_bytes, count, item_bytes, exact + first,
-                               limits + first, per_unit + first);
-            double lanes[8] = {0}; /* a fixed order that can still be added side by side */
-            for (int64_t i = 0; i < count / 8 * 8; i += 8)
-                for (int64_t lane = 0; lane < 8; lane++) lanes[lane] += errors[i + lane];
-            for (int64_t i = count / 8 * 8; i < count; i++) lanes[0] += errors[i];
-            for (int64_t lane = 0; lane < 8; lane++) row_sum += lanes[lane];
-            if (column_sums)
-                for (int64_t i = 0; i < count; i++) column_sums[block + i] += errors[i];
-        }
-        wrong |= row_limits && !(row_sum <= row_limits[row] * (double)columns);
-        sum += row_sum;
-    }
-    for (int64_t i = 0; column_sums && i < columns; i++) wrong |= !(column_sums[i] <= column_limits[i] * (double)rows);
-    free(column_sums);
-    return !wrong && sum <= mean_limit * (double)(rows * columns);
-}
-
-/* What one output of every base draw should be, the base draw first. */
-typedef struct {
-    const double *exact;
-    const float *limits, *per_unit;
-    const double *means, *row_limits, *column_limits;
-    int64_t rows, columns;
-} answer;
-
-/* Whether `accept` says yes to every output of set numbers[n], which holds base draw cases[n] of group which[n]. */
-int32_t accept_sets(const output_tensor *t, const answer *groups, int64_t outputs, const int64_t *which,
-                    const uint32_t *numbers, int64_t count, const int64_t *cases) {
-    for (int64_t n = 0; n < count; n++)
-        for (int64_t i = 0; i < outputs; i++) {
-            const answer *a = &groups[which[n] * outputs + i];
-            const int64_t first = cases[n] * a->rows * a->columns;
-            if (!accept(t[i].base + numbers[n] * t[i].pitch + t[i].offset, a->rows, a->columns, t[i].item_bytes,
-                        a->exact + first, a->limits + first, a->per_unit + first, a->means[cases[n]],
-                        a->row_limits ? a->row_limits + cases[n] * a->rows : NULL,
-                        a->column_limits ? a->column_limits + cases[n] * a->columns : NULL))
-                return 0;
-        }
-    return 1;
-}
-
-/* The comparer's rule, for outputs whose exact values were computed just now. See `comparer.Rule`. */
+/* The comparer's rule. See `comparer.Rule`. */
 typedef struct {
     double eps, least;        /* a unit is eps times scale, and `least` at least */
     double roundings;         /* that every element may have besides one in the last place */
@@ -356,7 +279,7 @@ static inline int mean_is_within(double errors, double places, double count, con
         const double last = place < INFINITY ? place : 0;                                            \
         const double error = agree ? 0 : fabs(value - exact[i]) * per_unit;                          \
         const double own = last + r->roundings, most = own + r->largest, once = own * r->roundest;   \
-        wrong |= !(error <= (most < once ? most : once));                                            \
+        wrong |= !(error <= (most < once ? most : once)) & !agree;                                   \
         errors[i] = error;                                                                           \
         places[i] = last;                                                                            \
     }
@@ -381,30 +304,55 @@ static double sum_of(const double *values, int64_t count) {
     return sum;
 }
 
-/* Whether `comparer.compare` would find nothing wrong with those sets. A no is for the comparer to look at. */
-int32_t accept_exact(const uint8_t *found, int64_t sets, int64_t rows, int64_t columns, int64_t item_bytes,
-                     const double *exact, const double *scales, const rule *r) {
+/* What one output of some calls should be, one after the other, dense. */
+typedef struct {
+    const double *exact, *scales;
+    int64_t rows, columns;
+    rule rule;
+} answer;
+
+/* Whether `comparer.compare` would find nothing wrong with one call's output. */
+static int32_t accept_one(const uint8_t *found, int64_t item_bytes, const answer *a, int64_t number, double *room) {
+    const int64_t rows = a->rows, columns = a->columns;
     const int lines = rows > 1 && columns > 1;
-    double *room = malloc((size_t)columns * 4 * sizeof(double));
-    int32_t well = room != NULL;
+    const double *exact = a->exact + number * rows * columns, *scales = a->scales + number * rows * columns;
     double *errors = room, *places = room + columns, *column_errors = room + 2 * columns, *column_places = room + 3 * columns;
-    for (int64_t set = 0; set < sets && well; set++) {
-        double set_errors = 0, set_places = 0;
-        memset(column_errors, 0, (size_t)columns * 2 * sizeof(double));
-        for (int64_t row = 0; row < rows && well; row++, found += columns * item_bytes, exact += columns, scales += columns) {
-            well = !judge_row(errors, places, found, columns, item_bytes, exact, scales, r);
-            const double row_errors = sum_of(errors, columns), row_places = sum_of(places, columns);
-            set_errors += row_errors;
-            set_places += row_places;
-            if (!lines) continue;
-            well &= mean_is_within(row_errors, row_places, (double)columns, r, r->line);
-            for (int64_t i = 0; i < columns; i++) column_errors[i] += errors[i];
-            for (int64_t i = 0; i < columns; i++) column_places[i] += places[i];
-        }
-        well &= mean_is_within(set_errors, set_places, (double)(rows * columns), r, r->mean);
-        for (int64_t i = 0; lines && i < columns && well; i++)
-            well = mean_is_within(column_errors[i], column_places[i], (double)rows, r, r->line);
+    double all_errors = 0, all_places = 0;
+    int32_t well = 1;
+    memset(column_errors, 0, (size_t)columns * 2 * sizeof(double));
+    for (int64_t row = 0; row < rows && well; row++, found += columns * item_bytes, exact += columns, scales += columns) {
+        well = !judge_row(errors, places, found, columns, item_bytes, exact, scales, &a->rule);
+        const double row_errors = sum_of(errors, columns), row_places = sum_of(places, columns);
+        all_errors += row_errors;
+        all_places += row_places;
+        if (!lines) continue;
+        well &= mean_is_within(row_errors, row_places, (double)columns, &a->rule, a->rule.line);
+        for (int64_t i = 0; i < columns; i++) column_errors[i] += errors[i];
+        for (int64_t i = 0; i < columns; i++) column_places[i] += places[i];
     }
+    well &= mean_is_within(all_errors, all_places, (double)(rows * columns), &a->rule, a->rule.mean);
+    for (int64_t i = 0; lines && i < columns && well; i++)
+        well = mean_is_within(column_errors[i], column_places[i], (double)rows, &a->rule, a->rule.line);
+    return well;
+}
+
+/* Whether all outputs of set numbers[n] are surely right, where they should be the answers cases[n] of group which[n]. A no
+ * is for the comparer to look at. */
+int32_t accept(const output_tensor *t, const answer *groups, int64_t outputs, const int64_t *which, const uint32_t *numbers,
+               int64_t count, const int64_t *cases) {
+    int64_t most = 0;
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t i = 0; i < outputs; i++) {
+            const int64_t columns = groups[which[n] * outputs + i].columns;
+            most = columns > most ? columns : most;
+        }
+    double *room = malloc((size_t)most * 4 * sizeof(double));
+    int32_t well = room != NULL;
+    for (int64_t n = 0; n < count && well; n++)
+        for (int64_t i = 0; i < outputs && well; i++) {
+            const uint8_t *found = t[i].base + numbers[n] * t[i].pitch + t[i].offset;
+            well = accept_one(found, t[i].item_bytes, &groups[which[n] * outputs + i], cases[n], room);
+        }
     free(room);
     return well;
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import math
 import random
 import types
 from collections.abc import Callable, Iterator
@@ -46,11 +47,11 @@ DROPPED = ("abs_", "abs", "nan_to_num", "nan_to_num_", "clamp", "clamp_", "maske
 """Calls that a mutant leaves out."""
 FUNCTIONS = {
     "deviate": comparer,
-    "allow": comparer,
     "_element_allowance": comparer,
     "_mean_allowance": comparer,
     "_mean_base": comparer,
     "_line_base": comparer,
+    "of": comparer,
     "measure": comparer,
     "element_ratios": comparer,
     "mean_ratios": comparer,
@@ -321,11 +322,9 @@ def behaviour(module) -> Iterator[str]:
         try:
             answer = repr(module.compare(found.clone(), wanted, own, workload="w", output="o"))
             facts_found = module.measure(found.clone(), wanted)
-            allowed = module.allow(wanted, own)
-            numbers = [allowed.limits, allowed.per_unit, allowed.means, *allowed.lines]
-            allowance = [float(number.double().nan_to_num(-1.0).sum()) for number in numbers]
+            rule = [-1.0 if math.isinf(number) else number for number in module.Rule.of(own, dtype, 4.0)]
             facts_told = [module.merge([facts_found, own]), facts_found, own.scaled(0.5)]
-            digits = [allowance, *([f.largest, f.mean, f.line, f.places, f.sums] for f in facts_told)]
+            digits = [rule, *([f.largest, f.mean, f.line, f.places, f.sums] for f in facts_told)]
             yield answer + "".join(f" {number:.9g}" for row in digits for number in row)
         except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             yield type(error).__name__
