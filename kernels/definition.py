@@ -99,3 +99,14 @@ class Definition:
     """
     axis_steps: Mapping[str, int] = field(default_factory=dict)
     """Axes whose extent must be a multiple of a number, and the number."""
+    elementwise: bool = False
+    """Whether every place of the outputs depends on that place of the inputs alone."""
+    sensitivity: Callable[..., tuple[Tensor, ...]] | None = None
+    """`(position, off, *inputs, *scalars) -> per output`, in float64: how far the outputs move if the activation at
+    that position is off by a few roundings of size `off` (its shape), in the same unit and to first order; where the
+    slope varies within that, the largest. None if no other operator may feed this one.
+    """
+    fed_regimes: tuple[str, ...] = ()
+    """Regimes in which an activation may be another operator's output: whatever comes out there, this operator has an
+    answer for.
+    """

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from kernels import distributions
 from kernels.definition import Cost, Definition, Role, ScalarSpec, TensorSpec
+from kernels.operators import rms_norm
 
 
 def reference(x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, ...]:
@@ -44,6 +45,13 @@ def error_scale(x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float)
     scale_TH = sum_TH.abs() + distributions.NEGLIGIBLE
     mean_square_T1 = (sum_TH * sum_TH).mean(-1, keepdim=True)
     return scale_TH / torch.sqrt(mean_square_T1 + eps) * weight_H.abs(), scale_TH
+
+
+def sensitivity(
+    position: int, off_TH: Tensor, x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float
+) -> tuple[Tensor, ...]:
+    """As the norm's, through the sum."""
+    return *rms_norm.sensitivity(0, off_TH, residual_TH + x_TH, weight_H, eps), off_TH
 
 
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
@@ -79,8 +87,10 @@ DEFINITION = Definition(
     reference=reference,
     baselines={"eager": eager, "torch": library_norm},
     error_scale=error_scale,
+    sensitivity=sensitivity,
     make_inputs=make_inputs,
     regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
+    fed_regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         {"tokens": 1, "hidden": 1},

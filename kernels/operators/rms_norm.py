@@ -38,6 +38,13 @@ def error_scale(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, ...
     return ((x_TH.abs() + distributions.NEGLIGIBLE) / torch.sqrt(mean_square_T1 + eps) * weight_H.abs(),)
 
 
+def sensitivity(position: int, off_TH: Tensor, x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, ...]:
+    """Through the element itself, and through the size of its row."""
+    size_T1 = torch.sqrt((x_TH * x_TH).mean(-1, keepdim=True) + eps)
+    row_T1 = (x_TH.abs() * off_TH).mean(-1, keepdim=True) / size_T1**2
+    return ((off_TH + x_TH.abs() * row_T1) / size_T1 * weight_H.abs(),)
+
+
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
     x_TH = distributions.NORMALISED[regime](generator, axes["tokens"], axes["hidden"])
     return distributions.rounded(dtype, x_TH, distributions.norm_weight(generator, axes["hidden"]))
@@ -68,8 +75,10 @@ DEFINITION = Definition(
     reference=reference,
     baselines={"eager": eager, "torch": single_call},
     error_scale=error_scale,
+    sensitivity=sensitivity,
     make_inputs=make_inputs,
     regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
+    fed_regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         {"tokens": 1, "hidden": 1},

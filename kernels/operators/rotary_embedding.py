@@ -50,6 +50,18 @@ def error_scale(q_TND: Tensor, k_TMD: Tensor, cos_TD: Tensor, sin_TD: Tensor) ->
     return distributions.positive(q_scale_TND), distributions.positive(k_scale_TMD)
 
 
+def sensitivity(
+    position: int, off: Tensor, q_TND: Tensor, k_TMD: Tensor, cos_TD: Tensor, sin_TD: Tensor
+) -> tuple[Tensor, ...]:
+    tensors = [torch.zeros_like(q_TND), torch.zeros_like(k_TMD), cos_TD.abs(), sin_TD.abs()]
+    if position > 1:
+        tensors = [q_TND.abs(), k_TMD.abs(), torch.zeros_like(cos_TD), torch.zeros_like(sin_TD)]
+    tensors[position] = off
+    q_TND, k_TMD, cos_T1D, sin_T1D = tensors[0], tensors[1], tensors[2][:, None], tensors[3][:, None]
+    q_off_TND = q_TND * cos_T1D + rotate_half(q_TND).abs() * sin_T1D
+    return q_off_TND, k_TMD * cos_T1D + rotate_half(k_TMD).abs() * sin_T1D
+
+
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
     """`wide` draws cosine and sine freely, so that no kernel passes which reads half of them."""
     tokens, head_dim = axes["tokens"], axes["head_dim"]
@@ -108,8 +120,10 @@ DEFINITION = Definition(
     reference=reference,
     baselines={"eager": eager},
     error_scale=error_scale,
+    sensitivity=sensitivity,
     make_inputs=make_inputs,
     regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
+    fed_regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         _axes(1, 1, 1, 2),

@@ -22,6 +22,9 @@ engine's.
 SATURATED = 1e4
 """Gates of this size are far beyond where exp overflows: silu is the gate itself, or zero."""
 
+REACH = 2.0**-5
+"""How far a few roundings of bfloat16 reach, in units of what they scale with."""
+
 
 def reference(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
     return (gate_TI * torch.sigmoid(gate_TI) * up_TI,)
@@ -38,6 +41,18 @@ def error_scale(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
     """
     conditioned_TI = reference(gate_TI, up_TI)[0].abs() * (1 + gate_TI.abs() * torch.sigmoid(-gate_TI))
     return (conditioned_TI + distributions.NEGLIGIBLE * (1 + gate_TI.abs()) * (1 + up_TI.abs()),)
+
+
+def sensitivity(position: int, off_TI: Tensor, gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
+    """By the steepest slope of silu among the gates that a few roundings of the coarsest dtype can reach: a gate that
+    is the small difference of large terms may be anywhere near. `|silu'(g)| <= sigmoid(g) (1 + |g| sigmoid(-g))`,
+    which grows with g below 0, and is below 1.1 above.
+    """
+    if position == 1:
+        return ((gate_TI * torch.sigmoid(gate_TI)).abs() * off_TI,)
+    steepest_TI = gate_TI + REACH * off_TI
+    slope_TI = torch.sigmoid(steepest_TI) * (1 + steepest_TI.abs() * torch.sigmoid(-steepest_TI))
+    return (torch.where(steepest_TI < 0, slope_TI, 1.1) * up_TI.abs() * off_TI,)
 
 
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
@@ -73,8 +88,11 @@ DEFINITION = Definition(
     reference=reference,
     baselines={"eager": eager},
     error_scale=error_scale,
+    sensitivity=sensitivity,
+    elementwise=True,
     make_inputs=make_inputs,
     regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
+    fed_regimes=("traffic", "large_offset", "small", "wide", "extreme"),
     cost=cost,
     edge_axes=(
         {"tokens": 1, "intermediate": 1},

@@ -31,6 +31,10 @@ def error_scale(x_TK: Tensor, weight_NK: Tensor) -> tuple[Tensor, ...]:
     return ((x_TK.abs() + distributions.NEGLIGIBLE) @ weight_NK.abs().T,)
 
 
+def sensitivity(position: int, off_TK: Tensor, x_TK: Tensor, weight_NK: Tensor) -> tuple[Tensor, ...]:
+    return (off_TK @ weight_NK.abs().T,)
+
+
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
     in_features, out_features = axes["in_features"], axes["out_features"]
     x_TK = distributions.ACTIVATIONS[regime](generator, axes["tokens"], in_features)
@@ -72,8 +76,10 @@ DEFINITION = Definition(
     reference=reference,
     baselines={"eager": eager},
     error_scale=error_scale,
+    sensitivity=sensitivity,
     make_inputs=make_inputs,
     regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
+    fed_regimes=("traffic", "large_offset", "small", "wide", "extreme", "nonfinite"),
     cost=cost,
     edge_axes=(
         _axes(1, 1, 1),

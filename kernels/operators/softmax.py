@@ -46,6 +46,12 @@ def error_scale(x_RC: Tensor) -> tuple[Tensor, ...]:
     return (distributions.positive(torch.where(torch.isinf(x_RC), 0.0, scale_RC)),)
 
 
+def sensitivity(position: int, off_RC: Tensor, x_RC: Tensor) -> tuple[Tensor, ...]:
+    """Through the score itself, and through the sum of its row."""
+    (out_RC,) = reference(x_RC)
+    return (out_RC * (off_RC + (out_RC * off_RC).sum(-1, keepdim=True)),)
+
+
 def make_inputs(generator: Generator, axes: Mapping[str, int], dtype: str, regime: str) -> tuple[Tensor, ...]:
     rows, columns = axes["rows"], axes["columns"]
     if regime == "large_offset":
@@ -88,8 +94,10 @@ DEFINITION = Definition(
     reference=reference,
     baselines={"eager": eager, "torch": single_call},
     error_scale=error_scale,
+    sensitivity=sensitivity,
     make_inputs=make_inputs,
     regimes=("traffic", "large_offset", "ties", "wide", "extreme", "nonfinite"),
+    fed_regimes=("traffic", "large_offset"),
     cost=cost,
     edge_axes=(
         {"rows": 1, "columns": 1},
