@@ -32,8 +32,8 @@ def mistakes(call: WrongCall) -> Iterator[str]:
     yield from _ignored(call)
     yield from _exchanged(call)
     yield from _copied(call)
-    yield from _precision(call)
     yield from _rough_sums(call)
+    yield from _precision(call)
     yield from _proportions(call)
     yield from _negated(call)
 

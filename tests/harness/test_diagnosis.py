@@ -10,6 +10,9 @@ import torch
 from gristmill.workload import TensorLayout
 from harness.comparer import ErrorFacts
 from harness.diagnosis import diagnose
+from harness.misplacement import halved, interleaved
+from harness.misreading import read_as, reordered
+from harness.sabotage import FaultySums, accumulate_in
 from kernels import catalogue
 from kernels.inputs import materialise, workload
 
@@ -27,9 +30,9 @@ SIZES = {
 class Call:
     """A call of an operator, and what some mistake made of it."""
 
-    def __init__(self, name, layouts=None, regime="traffic", sizes=None):
+    def __init__(self, name, layouts=None, regime="traffic", sizes=None, dtype="float32"):
         self.definition = catalogue.operator(name)
-        self.workload = workload(self.definition, "float32", **(sizes or SIZES[name]))
+        self.workload = workload(self.definition, dtype, **(sizes or SIZES[name]))
         if layouts:
             changed = [layouts.get(n, layout) for n, layout in enumerate(self.workload.inputs)]
             self.workload = replace(self.workload, inputs=tuple(changed))
@@ -41,11 +44,9 @@ class Call:
         exact = [tensor.double() for tensor in (inputs or self.inputs)]
         return [t.float() for t in self.definition.reference(*exact, *(self.scalars if scalars is None else scalars))]
 
-    def said(self, outputs, output=0, previous=None):
-        count = len(self.definition.outputs)
-        return diagnose(
-            self.definition, self.workload, self.inputs, outputs, [FACTS] * count, output=output, previous=previous
-        )
+    def said(self, outputs, output=0, **known):
+        facts = [FACTS] * len(self.definition.outputs)
+        return diagnose(self.definition, self.workload, self.inputs, outputs, facts, output=output, **known)
 
     def changed(self, number, value):
         return [value if n == number else tensor for n, tensor in enumerate(self.inputs)]
@@ -161,6 +162,112 @@ def test_lower_precision():
     assert "results are rounded to float16" in call.said([call.answer()[0].half().float()])
     noise = 1 + 2e-3 * torch.randn(6, 33, generator=torch.Generator().manual_seed(1))
     assert "bits are right" in Call("rms_norm").said([Call("rms_norm").answer()[0] * noise.repeat(1, 3)[:, :77]])
+
+
+@pytest.mark.parametrize("lanes", [1, 8, 16])
+@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bfloat16"), (torch.float16, "float16")])
+@pytest.mark.parametrize("operator", ["rms_norm", "softmax", "skinny_linear"])
+def test_sums_in_few_bits(operator, dtype, name, lanes):
+    call = Call(operator)
+    with FaultySums(accumulate_in(dtype, lanes)):
+        wrong = call.answer()
+    how = "one term after another" if lanes == 1 else f"in {lanes} lanes"
+    assert f"sums accumulated in {name}, {how}" in call.said(wrong)
+
+
+def test_sums_in_few_bits_whose_order_is_unknown():
+    """Here in three lanes, over rows so long that each rounding differs."""
+    call = Call("rms_norm", sizes={"tokens": 6, "hidden": 385})
+    with FaultySums(accumulate_in(torch.bfloat16, 3)):
+        wrong = call.answer()
+    said = call.said(wrong)
+    assert "bits are right" in said or "a factor of its own" in said
+
+
+def test_a_weight_read_in_the_other_order():
+    call = Call("skinny_linear")
+    other_NK = call.inputs[1].reshape(77, 33).T
+    assert "weight_NK read as in_features x out_features" in call.said(call.answer(call.changed(1, other_NK)))
+
+
+def test_activations_read_with_their_heads_in_front():
+    call = Call("rotary_embedding")
+    other_TND = reordered(call.inputs[0], (1, 0, 2))
+    said = call.said(call.answer(call.changed(0, other_TND)))
+    assert "q_TND read as query_heads x tokens x head_dim" in said
+
+
+@pytest.mark.parametrize("order", [[2, 3, 0, 1], [0, 2, 1, 3], [0, 0, 1, 1]])
+def test_heads_in_another_order(order):
+    call = Call("rotary_embedding")
+    said = call.said([call.answer()[0][:, order], call.answer()[1]])
+    first = next(place for place, held in enumerate(order) if place != held)
+    assert f"query_heads are in another order: {first} holds the answer of {order[first]}" in said
+
+
+def test_single_elements_are_no_order():
+    call = Call("softmax", sizes={"rows": 1, "columns": 9})
+    wrong = call.answer()[0]
+    wrong[0, [2, 5]] = wrong[0, [5, 2]].clone()
+    assert "another order" not in call.said([wrong])
+
+
+def test_pairs_of_other_elements():
+    call = Call("rotary_embedding")
+    q_TND, k_TMD, cos_TD, sin_TD = call.inputs
+    wrong = [interleaved(one) for one in call.answer([halved(q_TND), halved(k_TMD), cos_TD, sin_TD])]
+    for output in range(2):
+        assert "neighbours (2i, 2i + 1) form a pair where" in call.said(wrong, output)
+
+
+def test_halves_where_neighbours_are_the_pair():
+    """Of a model that rotates neighbours, as GPT-J does."""
+    call = Call("rotary_embedding")
+    by_halves = call.answer()
+    right = call.definition
+
+    def of_neighbours(function):
+        def turned(q_TND, k_TMD, cos_TD, sin_TD):
+            return tuple(interleaved(one) for one in function(halved(q_TND), halved(k_TMD), cos_TD, sin_TD))
+
+        return turned
+
+    call.definition = replace(
+        right, reference=of_neighbours(right.reference), error_scale=of_neighbours(right.error_scale)
+    )
+    assert "elements i and i + half form a pair where neighbours" in call.said(by_halves)
+    assert call.said(call.answer()) == ""
+
+
+def test_exchanged_tables_and_a_flipped_sign():
+    call = Call("rotary_embedding")
+    q_TND, k_TMD, cos_TD, sin_TD = call.inputs
+    assert "cos_TD and sin_TD exchanged" in call.said(call.answer([q_TND, k_TMD, sin_TD, cos_TD]))
+    assert "-sin_TD in place of sin_TD: a sign is flipped" in call.said(call.answer([q_TND, k_TMD, cos_TD, -sin_TD]))
+
+
+@pytest.mark.parametrize(("own", "other"), [("bfloat16", torch.float16), ("float32", torch.bfloat16)])
+def test_memory_of_another_dtype(own, other):
+    call = Call("rotary_embedding", dtype=own)
+    read = [read_as(tensor, other).float() for tensor in call.inputs]
+    values = call.definition.reference(*read)
+    kept = [one.to(getattr(torch, own)) for one in values]
+    assert f"read as {str(other)[6:]}: tensors of this call are {own}" in call.said(kept)
+    memory = [torch.zeros_like(one) for one in kept]
+    for one, value in zip(memory, values, strict=True):
+        read_as(one, other).copy_(value.to(other))
+    assert f"q_out_TND written as {str(other)[6:]}" in call.said(memory)
+
+
+def test_what_is_unwritten_is_not_held_against_the_rest():
+    call = Call("rms_norm")
+    wrong = call.answer(call.changed(1, torch.ones(77)))[0]
+    missing = torch.zeros(6, 77, dtype=torch.bool)
+    missing[3:] = True
+    wrong[3:] = float("nan")
+    assert "weight_H is ignored" in call.said([wrong], unwritten=missing)
+    right = torch.where(missing, torch.nan, call.answer()[0])
+    assert call.said([right], unwritten=missing) == ""
 
 
 def test_wrong_factors():
