@@ -69,6 +69,8 @@ class PatternSource:
     space: Callable[[Target], ParameterSpace]
     defaults: Callable[[Target], tuple[Values, ...]]
     """Combinations to try first, the best guess first."""
+    niche: bool = False
+    """Whether it is worth trying only where the catalogue says that its pattern applies."""
     needs_setup: bool = False
     compile_flags: tuple[str, ...] = ()
 

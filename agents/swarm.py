@@ -9,7 +9,10 @@ from agents.agent import Agent
 from agents.brief import Best, Brief
 from agents.memory import Remembered
 from agents.pattern_agent import PatternAgent
+from agents.pattern_source import PatternSource
+from agents.patterns import catalogue as patterns
 from agents.sources import catalogue
+from kernels import catalogue as operators
 from kernels.verdict import Verdict
 
 
@@ -22,10 +25,17 @@ def pattern_agents(brief: Brief, seed: int, remembered: Sequence[Remembered] = (
     Raises:
         PatternError: no pattern can.
     """
-    return [
-        PatternAgent(source, seed + index, tuple(remembered))
-        for index, source in enumerate(catalogue.sources_for(brief.operator, brief.dtype))
-    ]
+    return [PatternAgent(source, seed + index, tuple(remembered)) for index, source in enumerate(_sources(brief))]
+
+
+def _sources(brief: Brief) -> list[PatternSource]:
+    """Those for a niche only where the traffic has some of it."""
+    sources = catalogue.sources_for(brief.operator, brief.dtype)
+    if not any(source.niche for source in sources):
+        return list(sources)
+    applicable = patterns.applicable(operators.operator(brief.operator), brief.workloads, brief.hardware)
+    names = {pattern.name for pattern in applicable}
+    return [source for source in sources if not source.niche or source.name in names]
 
 
 @dataclass(frozen=True)

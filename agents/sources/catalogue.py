@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from agents.errors import PatternError
 from agents.pattern_source import PatternSource
-from agents.sources import row_operators, skinny_linear
+from agents.sources import row_operators, skinny_linear, softmax
 
-SOURCES: tuple[PatternSource, ...] = (*row_operators.SOURCES, *skinny_linear.SOURCES)
+SOURCES: tuple[PatternSource, ...] = (*row_operators.SOURCES, *softmax.SOURCES, *skinny_linear.SOURCES)
 
 
 def sources_for(operator: str, dtype: str) -> tuple[PatternSource, ...]:

@@ -17,6 +17,8 @@ STREAM_FROM_KIB = (0, 2048, 512)
 """Size of the outputs from which they are written around the caches; 0 is never."""
 PARTS = (1024, 512, 4096)
 """Elements of a row that are one piece of work."""
+ROWS = (4, 8, 2)
+"""Rows side by side, where they are short."""
 SPECIALISTS = ((1, 64), (65, 1 << 20))
 HEADERS = ("rows.h", "vector.h")
 
@@ -47,7 +49,16 @@ def _parted_defaults(target: Target) -> tuple[Values, ...]:
     return ({**first, "UNROLL": 2}, first)
 
 
-def _pattern(name: str, operator: str, varying_axis: str, headers: tuple[str, ...] = HEADERS) -> PatternSource:
+def _several_rows_space(target: Target) -> ParameterSpace:
+    return ParameterSpace((Parameter("ROWS", ROWS), *_space(target).parameters))
+
+
+def _several_rows_defaults(target: Target) -> tuple[Values, ...]:
+    first = _several_rows_space(target).complete(lambda parameter: parameter.choices[0])
+    return ({**first, "UNROLL": 1}, first)
+
+
+def _source(name: str, operator: str, varying_axis: str, headers: tuple[str, ...] = HEADERS) -> PatternSource:
     return PatternSource(
         name=name,
         operator=operator,
@@ -61,10 +72,10 @@ def _pattern(name: str, operator: str, varying_axis: str, headers: tuple[str, ..
     )
 
 
-RMS_NORM = _pattern("producer-consumer-fusion", "rms_norm", "tokens")
-FUSED_ADD_RMS_NORM = _pattern("producer-consumer-fusion", "fused_add_rms_norm", "tokens")
-ROTARY_EMBEDDING = _pattern("producer-consumer-fusion", "rotary_embedding", "tokens")
-SOFTMAX = _pattern("producer-consumer-fusion", "softmax", "rows", (*HEADERS, "exponential.h"))
+RMS_NORM = _source("producer-consumer-fusion", "rms_norm", "tokens")
+FUSED_ADD_RMS_NORM = _source("producer-consumer-fusion", "fused_add_rms_norm", "tokens")
+ROTARY_EMBEDDING = _source("producer-consumer-fusion", "rotary_embedding", "tokens")
+SOFTMAX = _source("producer-consumer-fusion", "softmax", "rows", (*HEADERS, "exponential.h"))
 SILU_AND_MUL = PatternSource(
     name="producer-consumer-fusion",
     operator="silu_and_mul",
@@ -76,4 +87,16 @@ SILU_AND_MUL = PatternSource(
     space=_parted_space,
     defaults=_parted_defaults,
 )
-SOURCES = (RMS_NORM, FUSED_ADD_RMS_NORM, ROTARY_EMBEDDING, SOFTMAX, SILU_AND_MUL)
+RMS_NORM_ROWS = PatternSource(
+    name="multi-row-programs",
+    operator="rms_norm",
+    dtypes=("float32", "bfloat16"),
+    source="rms_norm_rows.cpp",
+    headers=HEADERS,
+    varying_axis="tokens",
+    specialists=SPECIALISTS,
+    space=_several_rows_space,
+    defaults=_several_rows_defaults,
+    niche=True,
+)
+SOURCES = (RMS_NORM, RMS_NORM_ROWS, FUSED_ADD_RMS_NORM, ROTARY_EMBEDDING, SOFTMAX, SILU_AND_MUL)

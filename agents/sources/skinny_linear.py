@@ -1,8 +1,9 @@
 """A few tokens times a large weight matrix: limited by how fast weights come from memory, up to about 16 tokens.
 
-Two ways. Rows: dot products straight from the engine's layout, several weight rows and tokens at once; needs nothing of
-the host. Panels: weights packed once in setup, so that they stream sequentially and no lanes are summed; best from
-8 tokens up, at the price of a second copy of the weights. Pitfalls: sums that do not fit the registers spill, and
+Three ways. Rows: dot products straight from the engine's layout, several weight rows and tokens at once; needs nothing
+of the host. Panels: weights packed once in setup, so that they stream sequentially and no lanes are summed; best from
+8 tokens up, at the price of a second copy of the weights. Split: for outputs too few to be shared out among the
+cores, which then share each sum. Pitfalls: sums that do not fit the registers spill, and
 rows 4 KiB apart share a set of the first cache.
 """
 
@@ -18,6 +19,8 @@ SPECIALISTS = ((1, 1), (2, 4), (5, 8), (9, 16), (17, 64))
 HEADERS = ("skinny_linear.h", "vector.h")
 SERIAL_BELOW_KIB = (128, 32, 512)
 """Size of the weights under which a call stays on one thread."""
+SPLIT_BELOW_KIB = (64, 16, 256)
+"""The same where threads share the sums, of which there are few."""
 SPARE_REGISTERS = 4
 """Registers that hold weights and tokens while the others hold sums."""
 
@@ -87,6 +90,32 @@ def _panels_defaults(target: Target) -> tuple[Values, ...]:
     return tuple(values for values in wanted if values["TOKENS"] in _token_blocks(target))
 
 
+def _split_space(target: Target) -> ParameterSpace:
+    def fits(values: Mapping[str, int]) -> bool:
+        sums = values["ROWS"] * values["TOKENS"] * values["K_UNROLL"]
+        return sums + values["TOKENS"] < target.registers
+
+    return ParameterSpace(
+        (
+            Parameter("LANES", target.lanes),
+            Parameter("ROWS", (4, 2, 8, 1)),
+            Parameter("TOKENS", _token_blocks(target)),
+            Parameter("K_UNROLL", (1, 2, 4)),
+            Parameter("THREADS", target.threads),
+            Parameter("SERIAL_BELOW_KIB", SPLIT_BELOW_KIB, when=lambda values: values["THREADS"] > 1),
+        ),
+        fits,
+    )
+
+
+def _split_defaults(target: Target) -> tuple[Values, ...]:
+    first = {parameter.name: parameter.choices[0] for parameter in _split_space(target).parameters}
+    wanted = [(4, 1, 4), (8, 1, 2), (4, 1, 2)] if target.tokens.high == 1 else [(2, 4, 1), (4, 2, 1)]
+    shapes = [{**first, "ROWS": rows, "TOKENS": tokens, "K_UNROLL": chains} for rows, tokens, chains in wanted]
+    fits = _split_space(target).fits
+    return tuple(values for values in shapes if fits(values) and values["TOKENS"] in _token_blocks(target))
+
+
 ROWS = PatternSource(
     name="register-blocking",
     operator="skinny_linear",
@@ -110,4 +139,16 @@ PANELS = PatternSource(
     defaults=_panels_defaults,
     needs_setup=True,
 )
-SOURCES = (ROWS, PANELS)
+SPLIT = PatternSource(
+    name="split-k",
+    operator="skinny_linear",
+    dtypes=("float32", "bfloat16"),
+    source="skinny_linear_split.cpp",
+    headers=HEADERS,
+    varying_axis="tokens",
+    specialists=SPECIALISTS,
+    space=_split_space,
+    defaults=_split_defaults,
+    niche=True,
+)
+SOURCES = (ROWS, PANELS, SPLIT)
