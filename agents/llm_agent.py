@@ -14,7 +14,7 @@ from agents.brief import Brief
 from agents.chat import Answer, ChatModel
 from agents.conversation import ChatSettings, Conversation, Ending
 from agents.episode import Episode, EpisodeLog, Outcome
-from agents.errors import BudgetSpentError, ModelError, RequestRefusedError
+from agents.errors import BudgetSpentError, ModelError
 from agents.memory import Memory
 from agents.proposals import Proposals
 from agents.spending import Budget
@@ -25,8 +25,8 @@ from kernels.candidate import Candidate, Origin
 from kernels.definition import Definition
 from kernels.verdict import Verdict
 
-MAX_REFUSED = 3
-"""Requests in a row that a provider does not take, before the agent gives up."""
+MAX_FAILED = 3
+"""Episodes in a row that ended for want of an answer, before the agent gives up."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,6 @@ class Way:
     """With tools: how often the model is asked in one episode."""
     repairs: int = 1
     """Without tools: how often it may mend what is no program, or does not build."""
-    attempts: int = 3
-    """Episodes without a candidate before `propose` returns none."""
 
 
 @dataclass
@@ -65,20 +63,21 @@ class LlmAgent:
     fruitless: int = 0
     """Episodes in a row that gave no candidate."""
     _proposals: Proposals = field(default_factory=Proposals)
-    _refused: int = 0
+    _failed: int = 0
 
     def propose(self, brief: Brief, count: int) -> list[Candidate]:
-        """
+        """None when an episode had no candidate: another may.
+
         Raises:
             BudgetSpentError: the model cannot be asked any more, or not now.
-            RequestRefusedError: the provider has taken none of the last requests.
+            ModelError: it has given no answer for a while.
         """
         proposals = self._proposals.take(brief.operator, brief.dtype, count)
-        attempts = 0
-        while len(proposals) < count and attempts < self.way.attempts:
+        while len(proposals) < count:
             self._proposals.add(self._episode(brief))
             taken = self._proposals.take(brief.operator, brief.dtype, count - len(proposals))
-            attempts = 0 if taken else attempts + 1
+            if not taken:
+                break
             proposals += taken
         return proposals
 
@@ -97,8 +96,9 @@ class LlmAgent:
         except ModelError as error:
             ending = Ending(Outcome.FAILED, self.redact(str(error)))
             self._record(brief, origin, conversation, ending)
-            self._count(ending, isinstance(error, RequestRefusedError))
-            if self._refused >= MAX_REFUSED:
+            self._failed += 1
+            self.fruitless += 1
+            if self._failed >= MAX_FAILED:
                 raise
             return ()
         except BudgetSpentError as error:
@@ -109,7 +109,8 @@ class LlmAgent:
             self._record(brief, origin, conversation, Ending(Outcome.FAILED, self.redact(str(error))))
             raise
         self._record(brief, origin, conversation, ending)
-        self._count(ending)
+        self._failed = 0
+        self.fruitless = 0 if ending.candidates else self.fruitless + 1
         model = conversation.answered_by or origin.model
         return tuple(replace(made, origin=replace(made.origin, model=model)) for made in ending.candidates)
 
@@ -137,10 +138,6 @@ class LlmAgent:
             return prompt.verdict_text(verdict, self.redact)
 
         return one_shot.work(conversation, read, self._proposals, build, verdict_text, self.way.repairs)
-
-    def _count(self, ending: Ending, refused: bool = False) -> None:
-        self.fruitless = 0 if ending.candidates else self.fruitless + 1
-        self._refused = self._refused + 1 if refused else 0
 
     def _record(self, brief: Brief, origin: Origin, conversation: Conversation, ending: Ending) -> None:
         self.log.record(

@@ -93,6 +93,8 @@ class Toolbox:
         self._redact = redact
         self._origin = origin
         self._programs: dict[str, Candidate] = {}
+        self._old: set[str] = set()
+        """Names of programs that were known when they came: what is measured here becomes known."""
         self._best: tuple[float, Candidate] | None = None
         self._answers: dict[tuple[str, str, tuple[int, ...]], str] = {}
         self.submitted: Candidate | None = None
@@ -112,10 +114,8 @@ class Toolbox:
 
     @property
     def best(self) -> Candidate | None:
-        """The fastest program that was found correct, if it is new."""
-        if self._best is None or self._proposals.is_known(self._best[1]):
-            return None
-        return self._best[1]
+        """The fastest new program that was found correct."""
+        return self._best[1] if self._best is not None else None
 
     def call(self, call: ToolCall) -> str:
         """What a tool says, bounded in size; a mistake of the model's is explained.
@@ -153,7 +153,11 @@ class Toolbox:
 
         def ask() -> str:
             verdict = judge(candidate, [workloads[number - 1] for number in numbers])
-            if verdict.ratio is not None and (self._best is None or verdict.ratio > self._best[0]):
+            if (
+                verdict.ratio is not None
+                and name not in self._old
+                and (not self._best or verdict.ratio > self._best[0])
+            ):
                 self._best = verdict.ratio, candidate
             return f"{name} was judged.\n{self._verdict(verdict)}"
 
@@ -182,7 +186,7 @@ class Toolbox:
 
     def _submit(self, arguments: dict[str, Any]) -> str:
         name, candidate = self._program(arguments)
-        if self._proposals.is_known(candidate):
+        if name in self._old:
             known = self._redact(self._proposals.what_is_known(candidate))
             raise ProgramError(f"{name} was proposed before ({known}); submit another")
         self.submitted = candidate
@@ -206,6 +210,8 @@ class Toolbox:
                 return name, known
         name = f"p{len(self._programs) + 1}"
         self._programs[name] = candidate
+        if self._proposals.is_known(candidate):
+            self._old.add(name)
         return name, candidate
 
     def _once(self, tool: str, candidate: Candidate, numbers: tuple[int, ...], ask: Callable[[], str]) -> str:
