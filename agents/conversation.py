@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +19,12 @@ MAX_CHARACTERS = 400_000
 """Of all that is sent again with each turn."""
 MAX_ANSWER = 60_000
 """Of an answer, as it is sent back with the next turn."""
+
+
+MAX_SHOWN = 1_000
+"""Of arguments that are no JSON or too long, likewise."""
+PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names and ids that every provider takes."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class Conversation:
         self._redact = redact
         self._messages = list(opening)
         self._unanswered = list(opening)
+        self._call_ids: set[str] = set()
         self.steps: list[Step] = []
         self.usage = Usage()
         self.answered_by = ""
@@ -74,7 +83,7 @@ class Conversation:
         return sum(len(message.text) for message in self._messages) + sum(arguments) > MAX_CHARACTERS
 
     def ask(self, tools: tuple[Tool, ...] = ()) -> Answer:
-        """The model's next answer, exactly as it came.
+        """The model's next answer, as it came but for the ids of its calls, which are made unique.
 
         What it may cost is set aside first. If this process dies during the call, that stays set aside.
 
@@ -96,9 +105,10 @@ class Conversation:
             self._write_down(started_ms, None, spent, self._redact(str(error)))
             raise
         reservation.settle(_amount(answer.usage))
+        answer = replace(answer, tool_calls=self._numbered(answer.tool_calls))
         self.answered_by = answer.model
         self._write_down(started_ms, answer, answer.usage)
-        calls = tuple(replace(call, arguments=printable(call.arguments)) for call in answer.tool_calls)
+        calls = tuple(_sendable(call) for call in answer.tool_calls)
         self._messages.append(Message(Role.ASSISTANT, clipped(printable(answer.text), MAX_ANSWER), calls))
         return answer
 
@@ -109,20 +119,43 @@ class Conversation:
     def return_result(self, call: ToolCall, result: str, started_ms: int) -> None:
         """What a tool says to a call of the last answer."""
         self._add(Message(Role.TOOL, result, tool_call_id=call.id))
-        turn = ToolTurn(started_ms, call.name, printable(call.arguments), result, (now_ms() - started_ms) / 1e3)
+        duration_s = (now_ms() - started_ms) / 1e3
+        turn = ToolTurn(started_ms, printable(call.name), printable(call.arguments), result, duration_s)
         self.steps.append(Step(tool=turn))
 
     def _add(self, message: Message) -> None:
         self._messages.append(message)
         self._unanswered.append(message)
 
+    def _numbered(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """The calls with ids that no other call of the conversation has: some servers give none."""
+        ids = []
+        for call in calls:
+            fresh = PLAIN.fullmatch(call.id) and call.id not in self._call_ids
+            ids.append(call.id if fresh else f"call_{len(self._call_ids)}_{len(self._messages)}")
+            self._call_ids.add(ids[-1])
+        return tuple(replace(call, id=name) for call, name in zip(calls, ids, strict=True))
+
     def _write_down(self, started_ms: int, answer: Answer | None, usage: Usage, error: str = "") -> None:
         if answer is not None:
-            calls = tuple(replace(call, arguments=printable(call.arguments)) for call in answer.tool_calls)
+            calls = tuple(
+                ToolCall(call.id, printable(call.name), printable(call.arguments)) for call in answer.tool_calls
+            )
             answer = replace(answer, text=printable(answer.text), tool_calls=calls)
         self.steps.append(Step(model=ModelTurn(started_ms, tuple(self._unanswered), answer, error)))
         self._unanswered = []
         self.usage += usage
+
+
+def _sendable(call: ToolCall) -> ToolCall:
+    """The call as a provider takes it back: a plain name, and arguments that are a JSON object of moderate size."""
+    name = call.name if PLAIN.fullmatch(call.name) else "unknown"
+    arguments = printable(call.arguments) or "{}"
+    try:
+        whole = len(arguments) <= MAX_ANSWER and isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        whole = False
+    return ToolCall(call.id, name, arguments if whole else json.dumps({"shortened": clipped(arguments, MAX_SHOWN)}))
 
 
 def now_ms() -> int:
