@@ -22,6 +22,8 @@ VERDICT = "verdict"
 """Source of the lessons that can be trusted."""
 MAX_TEXT = 240
 MAX_TOPIC = 100
+MAX_NAME = 60
+"""Of a pattern or a model."""
 HALF_LIFE_MS = 90 * 86_400_000.0
 """After so long without being learned again a lesson counts half."""
 NEAR_ROOFLINE = 0.8
@@ -70,7 +72,7 @@ def lessons_of(candidate: Candidate, verdict: Verdict, hardware: str, now_ms: in
         Lesson(
             operator=candidate.operator,
             hardware=hardware,
-            pattern=candidate.origin.pattern,
+            pattern=line(candidate.origin.pattern, MAX_NAME),
             topic=line(found.topic, MAX_TOPIC),
             text=line(found.text),
             source=author if author and found.quoting else VERDICT,
@@ -86,7 +88,10 @@ def written(text: str, *, model: str, operator: str, hardware: str, pattern: str
     """A lesson in a language model's own words; None if nothing is left of them in one clean line."""
     clean = line(text)
     topic = "note " + sha256_hex(clean.lower().encode())[:12]
-    return Lesson(operator, hardware, pattern, topic, clean, model or "unknown", 0.3, 1, now_ms) if clean else None
+    if not clean:
+        return None
+    name = line(pattern, MAX_NAME)
+    return Lesson(operator, hardware, name, topic, clean, line(model, MAX_NAME) or "unknown", 0.3, 1, now_ms)
 
 
 def merged(one: Lesson, other: Lesson) -> Lesson:
@@ -118,7 +123,9 @@ def told(lessons: Iterable[Lesson], operator: str, hardware: str, limit: int = 1
 def sentence(lesson: Lesson, operator: str, hardware: str) -> str:
     """A lesson as one line. What is not from a verdict stands between `<<` and `>>`, which no text can hold."""
     text = (
-        lesson.text if lesson.source == VERDICT else f"{line(lesson.source, 60)} claims, unverified: <<{lesson.text}>>"
+        lesson.text
+        if lesson.source == VERDICT
+        else f"{line(lesson.source, MAX_NAME)} claims, unverified: <<{lesson.text}>>"
     )
     where = [lesson.operator] if lesson.operator != operator else []
     where += ["other hardware"] if lesson.hardware != hardware else []

@@ -98,20 +98,20 @@ class PatternAgent:
                 target = Target(brief.hardware, brief.cores, brief.dtype, tokens)
                 seed = self.seed * 1_000_003 + len(self._ranges)
                 make = functools.partial(self.pattern.candidate, target, agent=self.name)
-                first = self._first_values(brief, target)
+                first = _distinct([*self._known_values(brief, target), *self.pattern.defaults(target)])
                 study = ParameterStudy(self.pattern.space(target), make, first, self._known, seed)
                 self._ranges[place] = _Range(target, weight, study)
                 for candidate, verdict in self._learned:
                     if _place(candidate) == place:
                         _recall(study, candidate, verdict)
 
-    def _first_values(self, brief: Brief, target: Target) -> list[Values]:
-        """Each combination once: those that were good for workloads near the target's, then the defaults."""
+    def _known_values(self, brief: Brief, target: Target) -> list[Values]:
+        """Remembered combinations that were good for workloads near the target's, the best first."""
         here = [w for w in brief.workloads if target.tokens.admits(w.axes[self.pattern.varying_axis])]
         own = [one for one in self.remembered if one.candidate.origin.agent in self._names]
         ranked = recall.ranked_for(own, here, [brief.weight(w) for w in here], brief.hardware.key)
         known = [values for one in ranked if (values := self._values_in_space(one.candidate, target)) is not None]
-        return _distinct([*_distinct(known)[: recall.FIRST], *self.pattern.defaults(target)])
+        return _distinct(known)[: recall.FIRST]
 
     def _values_in_space(self, candidate: Candidate, target: Target) -> Values | None:
         """A remembered candidate's constants, if this target allows them: other cores or ranges may not."""

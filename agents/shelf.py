@@ -144,7 +144,7 @@ def _record(candidate: Candidate, verdict: Verdict, hardware: str, now_ms: int) 
     return PatternRecord(
         operator=candidate.operator,
         hardware=hardware,
-        pattern=candidate.origin.pattern,
+        pattern=lesson.line(candidate.origin.pattern, lesson.MAX_NAME),
         tried=1,
         built=int(verdict.status not in (Status.REJECTED, Status.BUILD_FAILED)),
         correct=int(ratio is not None),
@@ -162,7 +162,7 @@ def _entry(candidate: Candidate, verdict: Verdict, hardware: str, now_ms: int) -
         operator=candidate.operator,
         dtype=candidate.domain.dtype,
         hardware=hardware,
-        pattern=candidate.origin.pattern,
+        pattern=lesson.line(candidate.origin.pattern, lesson.MAX_NAME),
         ratio=verdict.ratio or 0.0,
         timings=_timings(verdict.timings),
         judged_ms=now_ms,

@@ -1,0 +1,283 @@
+"""`python -m benchmarks.memory`: how many candidates a search needs that remembers, against one that does not.
+
+Per operator and seed: a first search on some shapes fills a memory. Then two more search other shapes of the operator,
+in turn, candidate by candidate, in the same process and with the same judge: one cold, one that recalls. All have
+the same number of candidates. *The first one's best* is the level that the cold search ends with: the traffic-weighted
+gain with the best candidate for each workload. A search has *reached* it with the n-th candidate if the best of its
+first n give 98 % of that level. So that luck in a quick timing neither sets the level nor reaches it, every candidate
+that was ever the best on a workload, of either search, is judged again three times, and the median of those ratios is
+what counts. The figure is the geometric mean, over operators and seeds, of candidates with memory over candidates
+without; a search that never reaches the level counts with all its candidates and one more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import math
+import random
+import statistics
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.agent import Agent
+from agents.brief import Brief
+from agents.swarm import pattern_agents
+from benchmarks.figures import Figure, Outcome, record
+from cli.table import compact_table
+from gristmill.directory_store import DirectoryStore
+from gristmill.hardware import local_cpu
+from gristmill.workload import Workload
+from harness.judge import Judge
+from harness.policy import search
+from kernels import catalogue, inputs
+from kernels.candidate import Candidate
+from kernels.roofline import Peaks, cached_peaks
+from kernels.verdict import Verdict
+from tasks.compilation import weighted_gain
+from tasks.search_memory import SearchMemory
+
+COMMAND = "python -m benchmarks.memory"
+ISSUE = 4
+TARGET = 0.5
+REACHED = 0.98
+CANDIDATES = 60
+SEEDS = 3
+AGAIN = 3
+"""Judgements of each candidate that was ever the best."""
+BUILD_AHEAD = 3
+RESAMPLES = 4000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator with the shapes of a first search and those of the next: another model, other batch sizes."""
+
+    operator: str
+    first: tuple[Mapping[str, int], ...]
+    then: tuple[Mapping[str, int], ...]
+
+
+def _tokens(extents: Sequence[int], **constant: int) -> tuple[Mapping[str, int], ...]:
+    return tuple({"tokens": extent, **constant} for extent in extents)
+
+
+CASES = (
+    Case("rms_norm", _tokens((1, 8, 64, 256), hidden=1024), _tokens((2, 16, 128, 384), hidden=1536)),
+    Case("fused_add_rms_norm", _tokens((1, 8, 64, 256), hidden=1024), _tokens((2, 16, 128, 384), hidden=1536)),
+    Case("silu_and_mul", _tokens((1, 8, 64, 256), intermediate=2816), _tokens((2, 16, 128, 384), intermediate=2048)),
+    Case(
+        "rotary_embedding",
+        _tokens((1, 8, 64, 256), query_heads=16, key_heads=4, head_dim=64),
+        _tokens((2, 16, 128, 384), query_heads=12, key_heads=4, head_dim=128),
+    ),
+    Case(
+        "skinny_linear",
+        tuple(s for k, n in ((1024, 1024), (2816, 1024)) for s in _tokens((1, 4, 8), in_features=k, out_features=n)),
+        tuple(s for k, n in ((1536, 1536), (1536, 2048)) for s in _tokens((2, 6, 12), in_features=k, out_features=n)),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Course:
+    """One search: the best candidate for each workload after each candidate."""
+
+    holders: tuple[Mapping[str, str], ...]
+    """Per step: digest of the workload -> digest of the candidate with the best proven ratio."""
+    candidates: Mapping[str, Candidate]
+
+    def gains(self, workloads: Sequence[Workload], ratios: Mapping[tuple[str, str], float]) -> list[float]:
+        """The traffic-weighted gain after each candidate, by ratios per `(candidate, workload)`."""
+        return [
+            weighted_gain(workloads, {w: ratios.get((candidate, w), 1.0) for w, candidate in held.items()})
+            for held in self.holders
+        ]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How soon both reached the level."""
+
+    operator: str
+    seed: int
+    level: float
+    cold: int
+    warm: int
+
+    @property
+    def ratio(self) -> float:
+        return self.warm / self.cold
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One judged candidate."""
+
+    candidate: Candidate
+    verdict: Verdict
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operator", action="append", default=[], help="only this one (repeatable); writes no figure")
+    parser.add_argument("--candidates", type=int, default=CANDIDATES, help="of each search")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--dry-run", action="store_true", help="print, but do not write docs/figures.json")
+    arguments = parser.parse_args()
+    found: list[Comparison] = []
+    with tempfile.TemporaryDirectory(prefix="mill-") as folder:
+        peaks = cached_peaks(Path(folder) / "peaks.json")
+        for case in CASES:
+            if arguments.operator and case.operator not in arguments.operator:
+                continue
+            for seed in range(arguments.seeds):
+                one = compare(case, seed, arguments.candidates, Path(folder) / f"{case.operator}-{seed}", peaks)
+                print(
+                    f"{one.operator}, seed {seed}: {one.level:.2f}x with {one.warm} instead of {one.cold}", flush=True
+                )
+                found.append(one)
+    print(table(found))
+    row = figure(found, arguments.candidates)
+    print(f"{row.name}: target {row.target}, measured {row.measured} {row.interval}: {row.verdict.value}; {row.note}")
+    if not (arguments.dry_run or arguments.operator):
+        record(row)
+    return 0
+
+
+def compare(case: Case, seed: int, count: int, folder: Path, peaks: Peaks) -> Comparison:
+    """One operator and seed, from an empty memory."""
+    first, then = (workloads_of(case.operator, axes) for axes in (case.first, case.then))
+    with _memory(folder) as memory, Judge(folder / "judge", search(), peaks) as judge:
+        brief = _brief(case.operator, first, peaks)
+        for trial in explored(judge, brief, seed, memory, count):
+            memory.record(trial.candidate, trial.verdict)
+        brief = _brief(case.operator, then, peaks)
+        cold = explored(judge, brief, seed + 1000, None, count)
+        warm = explored(judge, brief, seed + 1000, memory, count)
+        courses = [course(trials) for trials in zip(*zip(cold, warm, strict=False), strict=True)]
+        ratios = judged_again(judge, then, courses)
+    cold_gains, warm_gains = (one.gains(then, ratios) for one in courses)
+    level = max(cold_gains)
+    return Comparison(case.operator, seed, level, reached(cold_gains, level), reached(warm_gains, level))
+
+
+def course(trials: Sequence[Trial]) -> Course:
+    """Who was best on what, after each of these trials."""
+    best: dict[str, tuple[float, str]] = {}
+    holders: list[Mapping[str, str]] = []
+    for trial in trials:
+        for timing in trial.verdict.timings if trial.verdict.won else ():
+            key = timing.workload.digest
+            if timing.ratio_low > 1 and timing.ratio > best.get(key, (0.0, ""))[0]:
+                best[key] = timing.ratio, trial.candidate.digest
+        holders.append({key: candidate for key, (_, candidate) in best.items()})
+    return Course(tuple(holders), {trial.candidate.digest: trial.candidate for trial in trials})
+
+
+def judged_again(
+    judge: Judge, workloads: Sequence[Workload], courses: Sequence[Course]
+) -> dict[tuple[str, str], float]:
+    """Median ratios of all that ever held a workload, by `(candidate, workload)`. Candidates take turns, so that a
+    slow minute hits all of them."""
+    candidates = {digest: one for found in courses for digest, one in found.candidates.items()}
+    held = {digest for found in courses for holders in found.holders for digest in holders.values()}
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for _ in range(AGAIN):
+        for digest in sorted(held):
+            for timing in judge.judge(candidates[digest], workloads).timings:
+                ratios.setdefault((digest, timing.workload.digest), []).append(timing.ratio)
+    return {key: statistics.median(found) for key, found in ratios.items()}
+
+
+def reached(gains: Sequence[float], level: float) -> int:
+    """With how many candidates; one more than there were, if never."""
+    return next((n for n, gain in enumerate(gains, start=1) if gain >= REACHED * level), len(gains) + 1)
+
+
+def table(found: Sequence[Comparison]) -> str:
+    rows = [[one.operator, one.seed, f"{one.level:.2f}x", one.cold, one.warm, f"{one.ratio:.2f}"] for one in found]
+    return compact_table(rows, ["operator", "seed", "level", "cold", "with memory", "ratio"])
+
+
+def figure(found: Sequence[Comparison], count: int) -> Figure:
+    """The row."""
+    ratios = [one.ratio for one in found]
+    low, high = interval(ratios)
+    mean = geometric_mean(ratios)
+    operators = len({one.operator for one in found})
+    warm, cold = (statistics.median(counts) for counts in zip(*((o.warm, o.cold) for o in found), strict=True))
+    return Figure(
+        "second search of an operator on new shapes: candidates to the first one's best",
+        ISSUE,
+        f"at most {TARGET} of a cold search's",
+        "x",
+        COMMAND,
+        round(mean, 3),
+        (round(low, 3), round(high, 3)),
+        Outcome.MET if mean <= TARGET else Outcome.MISSED,
+        note=f"geometric mean over {operators} operators, {len(found)} pairs of searches of {count} candidates; median "
+        f"{statistics.median(ratios):.2f}, worst {max(ratios):.2f}; median count {warm:g} instead of {cold:g}",
+    )
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """95 % bootstrap interval of the geometric mean, over pairs of searches."""
+    chance = random.Random(0)
+    means = sorted(geometric_mean(chance.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
+
+
+def workloads_of(operator: str, shapes: Sequence[Mapping[str, int]]) -> tuple[Workload, ...]:
+    """Every shape with the same share of the engine's time."""
+    definition = catalogue.operator(operator)
+    return tuple(
+        dataclasses.replace(inputs.workload(definition, "float32", **axes), calls=1, time_ns=1) for axes in shapes
+    )
+
+
+def _brief(operator: str, workloads: tuple[Workload, ...], peaks: Peaks) -> Brief:
+    speed = peaks.memory_bandwidth_gb_s, peaks.gflops["float32"]
+    return Brief(operator, "float32", workloads, local_cpu(), peaks.cores, *speed)
+
+
+def explored(judge: Judge, brief: Brief, seed: int, memory: SearchMemory | None, count: int) -> Iterator[Trial]:
+    """A search of so many candidates, or of all there are, by the pattern agents in turn; with a memory, it starts from
+    what that holds.
+    """
+    remembered = memory.recall(brief.operator, brief.dtype, brief.hardware).candidates if memory else ()
+    agents = deque(pattern_agents(brief, seed, remembered))
+    waiting: deque[tuple[Agent, Candidate]] = deque()
+    for _ in range(count):
+        while agents and len(waiting) < BUILD_AHEAD:
+            agent = agents.popleft()
+            for candidate in agent.propose(brief, 1):
+                judge.prepare(candidate)
+                waiting.append((agent, candidate))
+                agents.append(agent)
+        if not waiting:
+            return
+        agent, candidate = waiting.popleft()
+        verdict = judge.judge(candidate, brief.workloads)
+        agent.learn(candidate, verdict)
+        yield Trial(candidate, verdict)
+
+
+def _memory(folder: Path) -> SearchMemory:
+    folder.mkdir(parents=True)
+    (folder / "store").mkdir()
+    store = DirectoryStore(folder / "store")
+    return SearchMemory(folder, local_cpu().key, lambda: contextlib.nullcontext(store))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
