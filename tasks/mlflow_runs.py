@@ -56,6 +56,7 @@ def child_tags(start: SearchStart, trial: SearchTrial, parent_run_id: str) -> di
             "agent": candidate.origin.agent,
             "pattern": candidate.origin.pattern,
             "parents": " ".join(candidate.origin.parents),
+            **_written_by(candidate),
             "status": verdict.status.value,
             "reason": verdict.reason,
             "object_sha256": verdict.object_sha256,
@@ -64,6 +65,12 @@ def child_tags(start: SearchStart, trial: SearchTrial, parent_run_id: str) -> di
             PARENT_TAG: parent_run_id,
         }
     )
+
+
+def _written_by(candidate: Candidate) -> dict[str, str]:
+    """The language model and the episode, for a candidate that has them."""
+    found = {"model": candidate.origin.model, "episode": candidate.origin.episode}
+    return {name: value for name, value in found.items() if value}
 
 
 def _evidence_tags(verdict: Verdict) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Every candidate of a search becomes an MLflow run, through a spool: an outage neither stops nor slows the search.
+"""Every candidate of a search becomes an MLflow run, and every episode a trace: an outage neither stops nor slows it.
 
-`record` returns when the trial is on disk. A thread sends the spool on, in order, and tries again after an outage;
-what it could not send stays, and the next `SearchLog` of the same home sends it.
+What is recorded goes through a spool: `record` returns when it is on disk. A thread sends the spool on, in order, and
+tries again after an outage; what it could not send stays, and the next `SearchLog` of the same home sends it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from agents.episode import Episode
+from agents.redaction import Redactor
 from gristmill.errors import MalformedRecordError
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 from tasks import mlflow_store
 from tasks.errors import SpoolError
-from tasks.mlflow_spool import SearchEnd, SearchStart, SearchTrial, Spool, SpoolLine
+from tasks.mlflow_spool import SearchEnd, SearchEpisode, SearchStart, SearchTrial, Spool, SpoolLine
 from tasks.mlflow_writer import RunWriter, outages, refused
 
 LOGGER = logging.getLogger(__name__)
@@ -36,7 +39,7 @@ STALL_S = 15.0
 class SearchLog:
     """The record of one search: a parent run, and a child run per candidate. Use it as a context manager.
 
-    The first verdict of a candidate within a search is the one that is kept. `record` is for one thread.
+    The first verdict of a candidate within a search is the one that is kept. Thread-safe.
     """
 
     def __init__(
@@ -47,13 +50,23 @@ class SearchLog:
         tags: Mapping[str, str] | None = None,
         *,
         tracking_uri: str = "",
+        redactor: Redactor | None = None,
     ) -> None:
+        """
+        Args:
+            redactor: takes out of episodes what must not leave this machine. One that was made while the environment
+                held the provider keys; if none is given, one is made now.
+        """
         if not SEARCH_ID.fullmatch(search_id):
             raise ValueError(f"search id {search_id!r}: letters, digits, `_`, `.` and `-` were expected")
         self._start = SearchStart(search_id, experiment, _now_ms(), dict(tags or {}))
         self._folder = spool_folder(home)
         self._spool = Spool(self._folder / f"{search_id}.jsonl")
         self._known: set[str] = set()
+        self._append_lock = threading.Lock()
+        self._redactor = redactor or Redactor.of_this_host()
+        self.episodes = RedactedEpisodes(self)
+        """Where agents record theirs."""
         self._closed = self._sent = False
         self._drain = _Drain(home, mlflow_store.store_uri(home, tracking_uri), self._spool)
 
@@ -70,6 +83,7 @@ class SearchLog:
             )
         lines = [line for line, _ in self._spool.lines()]
         self._known = {line.trial.candidate.digest for line in lines if line.trial}
+        self._known |= {_episode_key(line.episode.episode.id) for line in lines if line.episode}
         if not lines:
             self._spool.append(SpoolLine(start=self._start))
         self._drain.start()
@@ -82,15 +96,26 @@ class SearchLog:
 
     def record(self, candidate: Candidate, verdict: Verdict, step: int) -> None:
         """Returns once the trial is on disk."""
-        if candidate.digest not in self._known:
-            self._spool.append(SpoolLine(trial=SearchTrial(step, _now_ms(), candidate, verdict)))
-            self._known.add(candidate.digest)
-            self._drain.wake()
+        self._append(candidate.digest, SpoolLine(trial=SearchTrial(step, _now_ms(), candidate, verdict)))
+
+    def record_episode(self, episode: Episode) -> None:
+        """Returns once the episode is on disk, without secrets, host paths and names."""
+        line = SpoolLine(episode=SearchEpisode(_now_ms(), self._redactor.record(episode)))
+        self._append(_episode_key(episode.id), line)
+
+    def _append(self, key: str, line: SpoolLine) -> None:
+        with self._append_lock:
+            if key in self._known:
+                return
+            self._spool.append(line)
+            self._known.add(key)
+        self._drain.wake()
 
     def finish(self, summary: Mapping[str, object]) -> None:
         """Ends the search: its run gets the summary, the plot and the leaderboard."""
         texts = {name: str(value) for name, value in summary.items()}
-        self._spool.append(SpoolLine(end=SearchEnd(_now_ms(), texts)))
+        with self._append_lock:
+            self._spool.append(SpoolLine(end=SearchEnd(_now_ms(), texts)))
         self._drain.wake()
 
     def close(self, stall_s: float = STALL_S) -> bool:
@@ -105,6 +130,21 @@ class SearchLog:
         if not sent:
             LOGGER.warning("MLflow could not be reached; what it lacks stays in %s and is sent next time", self._folder)
         return sent
+
+
+@dataclass(frozen=True)
+class RedactedEpisodes:
+    """See `agents.episode.EpisodeLog`: the one edge at which episodes come in."""
+
+    log: SearchLog
+
+    def record(self, episode: Episode) -> None:
+        self.log.record_episode(episode)
+
+
+def _episode_key(episode_id: str) -> str:
+    """Among the digests of candidates, which are hexadecimal."""
+    return f"episode {episode_id}"
 
 
 def spool_folder(home: Path) -> Path:
@@ -183,11 +223,18 @@ class _Sender:
             try:
                 writer.write(line)
             except outages() as error:
-                if line.trial is None or not refused(error):
+                if not (line.trial or line.episode) or not refused(error):
                     raise
-                LOGGER.warning("MLflow refuses candidate %s: %s", line.trial.candidate.digest, error)
+                LOGGER.warning("MLflow refuses %s: %s", _subject(line), error)
             self.progress += 1
             spool.mark_drained(offset)
+
+
+def _subject(line: SpoolLine) -> str:
+    """What a line is about, in words."""
+    if line.trial:
+        return f"candidate {line.trial.candidate.digest}"
+    return f"episode {line.episode.episode.id}" if line.episode else "the search"
 
 
 class _Drain:

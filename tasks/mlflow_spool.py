@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from agents.episode import Episode
 from gristmill import records
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
@@ -40,6 +41,14 @@ class SearchTrial:
 
 
 @dataclass(frozen=True)
+class SearchEpisode:
+    """How candidates came about, or why none did."""
+
+    recorded_ms: int
+    episode: Episode
+
+
+@dataclass(frozen=True)
 class SearchEnd:
     """The last line of a search that ended by itself."""
 
@@ -49,10 +58,11 @@ class SearchEnd:
 
 @dataclass(frozen=True)
 class SpoolLine:
-    """Exactly one of the three."""
+    """Exactly one of the four."""
 
     start: SearchStart | None = None
     trial: SearchTrial | None = None
+    episode: SearchEpisode | None = None
     end: SearchEnd | None = None
 
 

@@ -1,16 +1,24 @@
-"""Turns the lines of a search's spool into MLflow runs."""
+"""Turns the lines of a search's spool into MLflow runs and traces."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import mlflow_runs, mlflow_store
-from tasks.mlflow_spool import SearchEnd, SearchStart, SearchTrial, SpoolLine
+from gristmill import records
+from tasks import mlflow_runs, mlflow_store, mlflow_traces, swarm_charts
+from tasks.mlflow_spool import SearchEnd, SearchEpisode, SearchStart, SearchTrial, SpoolLine
+from tasks.swarm_charts import EpisodeCourse
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.tracing.client import TracingClient
 
+LOGGER = logging.getLogger(__name__)
+TOTALS_EVERY = 10
+"""Episodes between two points of the search's running costs."""
+TRACES_A_PAGE = 500
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 """Error codes that trying again cannot mend."""
 
@@ -31,8 +39,9 @@ def refused(error: Exception) -> bool:
 class RunWriter:
     """The runs of one search. It begins by looking up what MLflow holds, so a line sent twice changes nothing."""
 
-    def __init__(self, client: MlflowClient, home: Path, *, local: bool) -> None:
+    def __init__(self, client: MlflowClient, traces: TracingClient, home: Path, *, local: bool) -> None:
         self._client = client
+        self._traces = traces
         self._home = home
         self._local = local
         self._start: SearchStart | None = None
@@ -40,13 +49,22 @@ class RunWriter:
         self._runs: dict[str, tuple[str, str]] = {}
         self._trials: list[SearchTrial] = []
         self._best: dict[str, float] = {}
+        self._courses: dict[str, EpisodeCourse] = {}
+        """By trace."""
+        self._complete = False
+        """Whether the courses are those of all episodes that MLflow has, earlier lives of the search included."""
+        self._traces_of: dict[str, list[str]] = {}
+        """By candidate."""
         self.parent_run_id: str | None = None
         self.ended = False
         """Whether the last line seen was the end of the search."""
 
     @classmethod
     def connect(cls, home: Path, uri: str) -> RunWriter:
-        return cls(mlflow_store.open_store(home, uri), home, local=mlflow_store.is_local(uri))
+        client = mlflow_store.open_store(home, uri)
+        from mlflow.tracing.client import TracingClient
+
+        return cls(client, TracingClient(uri), home, local=mlflow_store.is_local(uri))
 
     def remember(self, line: SpoolLine) -> None:
         """Takes note of a line that has been sent before."""
@@ -56,6 +74,8 @@ class RunWriter:
             self._trials.append(line.trial)
             name = mlflow_runs.best_name(line.trial)
             self._best[name] = max(self._best.get(name, 1.0), mlflow_runs.proven_ratio(line.trial.verdict))
+        if line.episode:
+            self._note(line.episode)
         self.ended = line.end is not None
 
     def write(self, line: SpoolLine) -> None:
@@ -64,6 +84,8 @@ class RunWriter:
             self._begin(line.start)
         if line.trial:
             self._write_trial(line.trial)
+        if line.episode:
+            self._write_episode(line.episode)
         if line.end:
             self._end(line.end)
         self.ended = line.end is not None
@@ -110,6 +132,7 @@ class RunWriter:
                     self._client.set_terminated(run_id, "FAILED", trial.recorded_ms)
                 raise
             self._runs[trial.candidate.digest] = (run_id, "FINISHED")
+        self._link(self._traces_of.get(trial.candidate.digest, []), run_id)
         name, ratio = mlflow_runs.best_name(trial), mlflow_runs.proven_ratio(trial.verdict)
         if ratio > self._best.get(name, 1.0):
             self._client.log_metric(self.parent_run_id, name, ratio, trial.recorded_ms, trial.step)
@@ -139,6 +162,73 @@ class RunWriter:
             self._client.log_text(run_id, text, path)
         self._client.set_terminated(run_id, "FINISHED", trial.recorded_ms)
 
+    def _write_episode(self, recorded: SearchEpisode) -> None:
+        """The artifact, the trace, the trace's spans, its links: each may be there already."""
+        assert self._start is not None and self.parent_run_id is not None
+        episode = recorded.episode
+        self._complete_courses()
+        text = records.canonical_json(episode).decode()
+        self._client.log_text(self.parent_run_id, text, mlflow_traces.artifact_path(episode.id))
+        info = mlflow_traces.trace_info(self._start, recorded, self._experiment_id, self.parent_run_id)
+        try:
+            self._traces.start_trace(info)
+            self._traces.log_spans(self._experiment_id, mlflow_traces.spans(self._start, recorded))
+        except NotImplementedError as error:  # a server of before 3.4
+            LOGGER.warning("episode %s is an artifact of its search only: %s", episode.id, error)
+            return
+        for digest in episode.candidates:
+            if digest in self._runs:
+                self._link([info.trace_id], self._runs[digest][0])
+        self._note(recorded)
+        if len(self._courses) % TOTALS_EVERY == 0:
+            self._log_totals()
+
+    def _note(self, recorded: SearchEpisode) -> None:
+        assert self._start is not None
+        trace_id = mlflow_traces.trace_id(self._start.search_id, recorded.episode.id)
+        self._courses[trace_id] = swarm_charts.course_of(recorded)
+        for digest in recorded.episode.candidates:
+            traces = self._traces_of.setdefault(digest, [])
+            if trace_id not in traces:
+                traces.append(trace_id)
+
+    def _link(self, trace_ids: list[str], run_id: str) -> None:
+        if trace_ids:
+            self._client.link_traces_to_run(trace_ids, run_id)
+
+    def _complete_courses(self) -> None:
+        """Looks up once what earlier lives of this search have sent, whose spools are gone."""
+        assert self._start is not None
+        token = None
+        while not self._complete:
+            page = self._client.search_traces(
+                locations=[self._experiment_id],
+                filter_string=f"tags.{mlflow_runs.SEARCH_TAG} = '{self._start.search_id}'",
+                max_results=TRACES_A_PAGE,
+                include_spans=False,
+                page_token=token,
+            )
+            for trace in page:
+                self._courses.setdefault(trace.info.trace_id, swarm_charts.course_of_trace(trace.info))
+            token = page.token
+            self._complete = not token
+
+    def _log_totals(self) -> None:
+        """What the search's language models have cost so far."""
+        from mlflow.entities import Metric
+
+        assert self.parent_run_id is not None
+        courses = self._courses.values()
+        values = {
+            "usd": sum(course.usd for course in courses),
+            "tokens": sum(course.tokens for course in courses),
+            "episodes": len(courses),
+        }
+        ended_ms = max(course.period.ended_ms for course in courses)
+        self._client.log_batch(
+            self.parent_run_id, [Metric(name, value, ended_ms, len(courses)) for name, value in values.items()]
+        )
+
     def _end(self, end: SearchEnd) -> None:
         from mlflow.entities import Metric
 
@@ -147,6 +237,12 @@ class RunWriter:
             figure = mlflow_runs.best_ratio_figure(self._trials)
             self._client.log_figure(self.parent_run_id, figure, "best_ratio.png")
             self._client.log_text(self.parent_run_id, mlflow_runs.leaderboard_csv(self._trials), "leaderboard.csv")
+        if self._courses:
+            self._complete_courses()
+            self._log_totals()
+            courses = list(self._courses.values())
+            self._client.log_figure(self.parent_run_id, swarm_charts.cost_figure(courses), "cost.png")
+            self._client.log_figure(self.parent_run_id, swarm_charts.timeline_figure(courses), "swarm.png")
         self._client.log_dict(self.parent_run_id, end.summary, "summary.json")
         last_step = max((trial.step for trial in self._trials), default=0)
         won = sum(trial.verdict.won for trial in self._trials)

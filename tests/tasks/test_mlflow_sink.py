@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,8 +25,6 @@ from tasks.mlflow_sink import SearchLog, send_leftovers, spool_folder
 from tasks.mlflow_spool import SearchEnd, SearchStart, SearchTrial, Spool, SpoolLine
 from tasks.mlflow_writer import RunWriter
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""MLflow commits a dozen times per run, and a busy disk takes its time over each."""
 TAGS = {"operator": "rms_norm", "dtype": "float32", "hardware": "x86_64-test"}
 
 
@@ -52,22 +48,6 @@ def verdict(of: Candidate, ratio: float | None = 2.0) -> Verdict:
     timing = WorkloadTiming(workload, ratio, ratio - 0.1, ratio + 0.1, 1000.0, 1000.0 * ratio, 50, 0.4, 12.0)
     status = Status.FASTER if ratio > 1 else Status.SLOWER
     return Verdict(status, "proven", of.digest, "rms_norm", ratio, (timing,), duration_s=0.5)
-
-
-@pytest.fixture(scope="session")
-def template_home() -> Iterator[Path]:
-    """A home whose schema is made; making it takes seconds, copying it does not."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        mlflow_store.open_store(Path(folder), f"sqlite:///{folder}/mlflow.db")
-        yield Path(folder)
-
-
-@pytest.fixture
-def home(template_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        shutil.copy(template_home / "mlflow.db", folder)
-        yield Path(folder)
 
 
 def children(home: Path, search_id: str) -> list[Any]:
@@ -224,12 +204,21 @@ def test_a_killed_search_is_completed_by_its_next_life(home: Path) -> None:
 class FailingClient:
     """Raises at the n-th call that changes something: before it takes effect, or after (a lost response)."""
 
-    CHANGES = ("create_run", "log_batch", "log_text", "log_metric", "log_figure", "log_dict", "set_terminated")
+    CHANGES = (
+        *("create_run", "log_batch", "log_text", "log_metric", "log_figure", "log_dict", "set_terminated"),
+        *("start_trace", "log_spans", "link_traces_to_run"),
+    )
 
     def __init__(self, client: Any, fail_at: int, after: bool) -> None:
         self._client = client
-        self._left = fail_at
+        self._left = [fail_at]
         self._after = after
+
+    def around(self, client: Any) -> FailingClient:
+        """Another client whose calls are counted with these."""
+        other = FailingClient(client, 0, self._after)
+        other._left = self._left
+        return other
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
@@ -237,11 +226,11 @@ class FailingClient:
             return method
 
         def call(*arguments: Any, **options: Any) -> Any:
-            self._left -= 1
-            if self._left == 0 and not self._after:
+            self._left[0] -= 1
+            if self._left[0] == 0 and not self._after:
                 raise ConnectionError("cut")
             result = method(*arguments, **options)
-            if self._left == 0:
+            if self._left[0] == 0:
                 raise ConnectionError("cut")
             return result
 
@@ -249,11 +238,13 @@ class FailingClient:
 
     @property
     def used_up(self) -> bool:
-        return self._left <= 0
+        return self._left[0] <= 0
 
 
-def _connect_through(client: FailingClient, home: Path, _: str) -> RunWriter:
-    return RunWriter(client, home, local=True)  # type: ignore[arg-type]
+def connect_through(client: FailingClient, home: Path, uri: str) -> RunWriter:
+    from mlflow.tracing.client import TracingClient
+
+    return RunWriter(client, client.around(TracingClient(uri)), home, local=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -270,7 +261,7 @@ def test_a_cut_at_any_call_changes_nothing_in_the_end(home: Path, monkeypatch: p
         spool.append(SpoolLine(trial=SearchTrial(0, 2000, candidate(0), verdict(candidate(0), 1.5))))
         spool.append(SpoolLine(end=SearchEnd(3000)))
         spool.close()
-        monkeypatch.setattr(RunWriter, "connect", partial(_connect_through, failing))
+        monkeypatch.setattr(RunWriter, "connect", partial(connect_through, failing))
         send_leftovers(home)
         monkeypatch.setattr(RunWriter, "connect", connect)
         assert send_leftovers(home) == 0

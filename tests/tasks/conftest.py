@@ -1,0 +1,31 @@
+"""A home whose MLflow schema is there: making it takes seconds, copying it does not."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks import mlflow_store
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""MLflow commits a dozen times per run, and a busy disk takes its time over each."""
+
+
+@pytest.fixture(scope="session")
+def template_home() -> Iterator[Path]:
+    """A home whose schema is made; making it takes seconds, copying it does not."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        mlflow_store.open_store(Path(folder), f"sqlite:///{folder}/mlflow.db")
+        yield Path(folder)
+
+
+@pytest.fixture
+def home(template_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        shutil.copy(template_home / "mlflow.db", folder)
+        yield Path(folder)
