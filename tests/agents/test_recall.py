@@ -160,7 +160,7 @@ def explore(agent: PatternAgent, brief: Brief, count: int) -> list[tuple[Candida
 
 
 def test_a_second_search_reaches_the_first_ones_best_in_half_the_candidates() -> None:
-    """On other shapes of the made-up machine. What counts is 98 % of what a cold search ends with, as in
+    """On other shapes of the made-up machine. What counts is 95 % of what a cold search ends with; see
     `benchmarks/memory.py`.
     """
     old, new = brief_for(linear(4), linear(16)), brief_for(linear(3, 512), linear(12, 512))
@@ -173,7 +173,7 @@ def test_a_second_search_reaches_the_first_ones_best_in_half_the_candidates() ->
         recalled = recall.recollection([shelves.bounded(known)], sources, "skinny_linear", "float32", HERE.key)
         cold = best_by_step(explore(PatternAgent(SOURCE, seed + 50), new, 50))
         warm = best_by_step(explore(PatternAgent(SOURCE, seed + 50, recalled.candidates), new, 50))
-        reached = [next(n for n, best in enumerate(run, 1) if best >= 0.98 * cold[-1]) for run in (cold, warm)]
+        reached = [next(n for n, best in enumerate(run, 1) if best >= 0.95 * cold[-1]) for run in (cold, warm)]
         assert 2 * reached[1] <= reached[0]
 
 
