@@ -66,7 +66,7 @@ def diagnose(
     elements = sum(tensor.numel() for tensor in (*inputs, *outputs))
     if elements > 8 * DIAGNOSED_ELEMENTS and not definition.independent_axis:
         return ""
-    with torch.inference_mode():
+    with torch.no_grad():  # in inference mode sums within a product would not be seen one by one
         memory = Memory(inputs, outputs[output], _part(definition, inputs))
         dims = definition.outputs[output].dims
         call = _call(definition, memory, output, facts[output], factor)

@@ -21,8 +21,10 @@ VECTORS = (4, 8, 16, 32, 64)
 LANES = (1, 4, 8, 16, 32)
 """Partial sums that a loop may keep."""
 ROUGH_MANTISSAS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-MAX_PRODUCTS = 1 << 20
-"""Of two inputs' elements, where sums are done over again with all their terms in memory."""
+MAX_TERMS = 1 << 20
+"""Where sums are done over again with all their terms in memory."""
+LONGEST_SUM = 8192
+"""That is done over again term by term."""
 
 
 def mistakes(call: WrongCall) -> Iterator[str]:
@@ -40,7 +42,7 @@ def mistakes(call: WrongCall) -> Iterator[str]:
 
 def _short_sums(call: WrongCall) -> Iterator[str]:
     """Sums that leave out what does not fill a vector, or their last term, while all else is right."""
-    if _has_long_sums(call):
+    if _terms(call) > MAX_TERMS:
         return
     for width in (1, *VECTORS):
         mode = sabotage.FaultySums(functools.partial(_whole_vectors, width=width))
@@ -151,7 +153,7 @@ def _rough_sums(call: WrongCall) -> Iterator[str]:
 
 def rough_sums(call: WrongCall) -> Iterator[tuple[str, int, Tensor]]:
     """Per dtype of few bits and number of lanes, the answer with such sums; nothing where they are too long to redo."""
-    if _has_long_sums(call):
+    if _terms(call) > MAX_TERMS or max(tensor.shape[-1] for tensor in call.inputs) > LONGEST_SUM:
         return
     for name, dtype in ROUGH_MANTISSAS.items():
         for lanes in LANES:
@@ -169,8 +171,14 @@ def _negated(call: WrongCall) -> Iterator[str]:
             yield f"matches the answer with -{spec.name} in place of {spec.name}: a sign is flipped"
 
 
-def _has_long_sums(call: WrongCall) -> bool:
-    return math.prod(call.inputs[0].shape) * math.prod(call.inputs[-1].shape) > MAX_PRODUCTS
+def _terms(call: WrongCall) -> int:
+    """Of all sums together, at most: one for each place along every axis."""
+    extents = {
+        axis: extent
+        for spec, tensor in zip(call.definition.inputs, call.inputs, strict=True)
+        for axis, extent in zip(spec.dims, tensor.shape, strict=True)
+    }
+    return math.prod(extents.values())
 
 
 def _proportions(call: WrongCall) -> Iterator[str]:
