@@ -114,10 +114,11 @@ class Conversation:
 
     def tell(self, text: str) -> None:
         """What the user says next."""
-        self._add(Message(Role.USER, text))
+        self._add(Message(Role.USER, printable(text)))
 
     def return_result(self, call: ToolCall, result: str, started_ms: int) -> None:
         """What a tool says to a call of the last answer."""
+        result = printable(result)
         self._add(Message(Role.TOOL, result, tool_call_id=call.id))
         duration_s = (now_ms() - started_ms) / 1e3
         turn = ToolTurn(started_ms, printable(call.name), printable(call.arguments), result, duration_s)
@@ -152,7 +153,9 @@ def _sendable(call: ToolCall) -> ToolCall:
     name = call.name if PLAIN.fullmatch(call.name) else "unknown"
     arguments = printable(call.arguments) or "{}"
     try:
-        whole = len(arguments) <= MAX_ANSWER and isinstance(json.loads(arguments), dict)
+        value = json.loads(arguments)
+        json.dumps(value, ensure_ascii=False).encode()  # escapes may spell halves of characters
+        whole = isinstance(value, dict) and len(arguments) <= MAX_ANSWER
     except (ValueError, RecursionError):
         whole = False
     return ToolCall(call.id, name, arguments if whole else json.dumps({"shortened": clipped(arguments, MAX_SHOWN)}))

@@ -17,6 +17,7 @@ from agents.episode import Episode, EpisodeLog, Outcome
 from agents.errors import BudgetSpentError, ModelError
 from agents.memory import Memory
 from agents.proposals import Proposals
+from agents.quotation import printable
 from agents.spending import Budget
 from agents.tools import Toolbox
 from agents.workshop import Workshop
@@ -152,7 +153,7 @@ class LlmAgent:
                 parents=origin.parents,
                 steps=tuple(conversation.steps),
                 outcome=ending.outcome,
-                reason=" ".join(ending.reason.split()),
+                reason=" ".join(printable(ending.reason).split()),
                 candidates=tuple(candidate.digest for candidate in ending.candidates),
                 usage=conversation.usage,
             )

@@ -7,6 +7,7 @@ What is found here costs no build and no place in the queue of the judge, and th
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 from agents import tunable_source
 from agents.assignment import MAIN_FILES, Assignment
 from agents.errors import PatternError, ProgramError
+from agents.quotation import printable
 from gristmill.domain import AxisRange, Domain, Layout
 from gristmill.errors import DomainError
 from kernels.candidate import MAX_SOURCE_BYTES, Candidate, Language, Origin
@@ -22,6 +24,7 @@ from kernels.errors import CandidateError
 
 MAX_FILES = 16
 MAX_EXTENT = 1 << 40
+MAX_COMPLAINTS = 3
 HEADER_FILE = "gristmill_kernel.h"
 FILE_NAME = re.compile(r"[\w+-][\w.+-]{0,63}(?:/[\w+-][\w.+-]{0,63}){0,3}")
 UNWANTED = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -98,9 +101,12 @@ def schema_complaints(value: object, schema: Mapping[str, Any]) -> str:
     """What of a value breaks a JSON schema, in one line; empty if nothing does."""
     import jsonschema  # type: ignore[import-untyped]
 
-    errors = jsonschema.Draft202012Validator(schema).iter_errors(value)
-    lines = [f"{error.json_path.removeprefix('$').lstrip('.') or 'it'}: {error.message[:200]}" for error in errors]
-    return "; ".join(sorted(lines)[:3])
+    try:
+        errors = itertools.islice(jsonschema.Draft202012Validator(schema).iter_errors(value), MAX_COMPLAINTS)
+        lines = [f"{error.json_path.removeprefix('$').lstrip('.') or 'it'}: {error.message[:200]}" for error in errors]
+    except RecursionError:
+        return "it is nested too deeply"
+    return "; ".join(lines)
 
 
 def candidate_of(program: Program, assignment: Assignment, origin: Origin) -> Candidate:
@@ -120,7 +126,9 @@ def candidate_of(program: Program, assignment: Assignment, origin: Origin) -> Ca
         needs_setup = False
         _check_python(files["main.py"], assignment)
     try:
-        files = tunable_source.marked(files, language, program.header.get("parameters", {}))
+        given = program.header.get("parameters", {})
+        open_constants = {name: [int(choice) for choice in choices] for name, choices in given.items()}
+        files = tunable_source.marked(files, language, open_constants)
         values = {place.name: str(place.value) for place in tunable_source.read(files, language)}
         made = Candidate(
             operator=assignment.brief.operator,
@@ -129,7 +137,7 @@ def candidate_of(program: Program, assignment: Assignment, origin: Origin) -> Ca
             domain=_domain(program, files, language, assignment),
             origin=Origin(
                 origin.agent,
-                program.header.get("pattern") or origin.pattern,
+                " ".join(printable(program.header.get("pattern", "")).split()) or origin.pattern,
                 values,
                 origin.parents,
                 origin.model,
@@ -273,7 +281,7 @@ def _range(name: str, extents: Mapping[str, int], assignment: Assignment) -> Axi
     axes = assignment.definition.axes
     if name not in axes:
         raise ProgramError(f"domain: {assignment.definition.name} has no axis {name[:40]!r}; it has {', '.join(axes)}")
-    return AxisRange(name, extents["low"], extents["high"], extents.get("multiple", 1))
+    return AxisRange(name, int(extents["low"]), int(extents["high"]), int(extents.get("multiple", 1)))
 
 
 def _layout(files: Mapping[str, str], language: Language) -> Layout:

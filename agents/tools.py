@@ -147,7 +147,7 @@ class Toolbox:
     ) -> str:
         name, candidate = self._program(arguments)
         workloads = self._assignment.workloads
-        numbers = tuple(dict.fromkeys(arguments.get("workloads") or range(1, len(workloads) + 1)))
+        numbers = tuple(dict.fromkeys(map(int, arguments.get("workloads") or range(1, len(workloads) + 1))))
         if max(numbers) > len(workloads):
             raise ProgramError(f"there is no workload {max(numbers)}; they are numbered from 1 to {len(workloads)}")
 

@@ -13,7 +13,9 @@ from agents.answer import MAX_CHARACTERS, MAX_PROGRAMS, Reading, read
 from agents.brief import Parent
 from agents.chat import Finish
 from agents.episode import Outcome
+from gristmill import records
 from gristmill.domain import AxisRange, Layout
+from kernels.candidate import Candidate
 from tests.agents.conversation_world import KERNEL, ORIGIN, as_answer, assignment_for, brief_for, numbered, verdict_on
 
 ANSWERS = sorted((Path(__file__).parent / "answers").glob("*.txt"))
@@ -96,6 +98,16 @@ def test_a_header_is_followed() -> None:
     assert candidate.files["main.cpp"].startswith("constexpr int UNROLL = 4;  // tune: 1, 4, 8\n")
 
 
+def test_numbers_are_whole_however_they_are_written() -> None:
+    header = (
+        '{"domain": {"tokens": {"low": 1.0, "high": 64.0}}, "parameters": {"A": [2.0]}, "pattern": "a\\ud800\\n b"}'
+    )
+    (candidate,) = reading_of(as_answer(f"constexpr int A = 1;\n{KERNEL}", header)).candidates
+    assert "tune: 1, 2\n" in candidate.files["main.cpp"]
+    assert candidate.origin.pattern == "a? b"
+    assert records.parse(Candidate, records.canonical_json(candidate)) == candidate
+
+
 @pytest.mark.parametrize(
     ("header", "hint"),
     [
@@ -111,6 +123,9 @@ def test_a_header_is_followed() -> None:
         ('{"pattern": "x",}', "cannot be read"),
         ('{"domain": {"tokens": {"low": 1, "high": 1e400}}}', "domain"),
         ("[" * 100_000, "cannot be read"),
+        ('{"compile_flags": ' + "[" * 900 + "]" * 900 + "}", "header"),
+        ('{"compile_flags": [' + "1," * 50_000 + "1]}", "header"),
+        ('{"\\ud800": 1, "pattern": "x"}', "header"),
     ],
 )
 def test_bad_headers_are_explained(header: str, hint: str) -> None:

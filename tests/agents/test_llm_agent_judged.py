@@ -64,7 +64,9 @@ class JudgedShop:
         with self.lock:
             return self.judge.judge(candidate, workloads)
 
-    measure = check
+    def measure(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
+        with self.lock:
+            return self.judge.judge(candidate, workloads, edges=False)
 
     def assembly(self, candidate: Candidate) -> str:
         return self.judge.assembly(candidate)
@@ -92,9 +94,9 @@ def test_one_answer_is_right_and_timed(shop: JudgedShop) -> None:
     log = ListLog()
     agent = agent_saying([as_answer(KERNEL)], shop, Way(), log)
     (candidate,) = agent.propose(brief_for(), 1)
-    verdict = shop.measure(candidate, WORKLOADS)
+    verdict = shop.measure(candidate, WORKLOADS[:1])
     assert verdict.status in (Status.FASTER, Status.SLOWER)
-    assert len(verdict.timings) == len(WORKLOADS)
+    assert len(verdict.timings) == 1
     agent.learn(candidate, verdict)
 
 
@@ -149,7 +151,7 @@ def test_constants_that_a_model_left_open_are_tuned(shop: JudgedShop) -> None:
     answer = as_answer(lanes, '{"parameters": {"LANES": [4, 8, 32]}}')
     (candidate,) = agent_saying([answer], shop, Way(), ListLog()).propose(brief_for(), 1)
     assert candidate.origin.parameters == {"LANES": "16"}
-    verdict = shop.measure(candidate, WORKLOADS)
+    verdict = shop.measure(candidate, WORKLOADS[:1])
     tuning = TuningAgent(1)
     variants = tuning.propose(brief_for(parents=(Parent(candidate, verdict),)), 9)
     assert {variant.origin.parameters["LANES"] for variant in variants} == {"4", "8", "32"}

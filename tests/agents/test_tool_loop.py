@@ -197,6 +197,9 @@ def test_the_conversation_is_as_providers_want_it() -> None:
         (call("build", files=files(), speed=9), "speed"),
         (call("check", files=files(), workloads=[9]), "there is no workload 9; they are numbered from 1 to 3"),
         (call("check", files=files(), workloads=[0]), "workloads"),
+        (call("check", files=files(), workloads=[2.0]), "p1 was judged"),
+        (ToolCall("c", "check", '{"files": ' + "[" * 900 + "]" * 900 + "}"), "not as expected"),
+        (call("build", files={"\ud800": KERNEL}), "cannot be used"),
         (call("search_memory"), "query"),
         (call("search_memory", query="unheard of"), "Nothing is known"),
         (call("search_memory", query="short rows"), "2.5x on short rows"),
@@ -329,7 +332,7 @@ ARGUMENTS = st.recursive(
     | st.booleans()
     | st.integers()
     | st.text(max_size=8)
-    | st.sampled_from(["p1", KERNEL, WRONG, "main.cpp"]),
+    | st.sampled_from(["p1", KERNEL, WRONG, "main.cpp", "\ud800"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -373,6 +376,8 @@ def test_whatever_is_called(script: list[Any]) -> None:
             waiting += [made_call.id for made_call in message.tool_calls]
             for made_call in message.tool_calls:
                 assert made_call.name
-                assert isinstance(json.loads(made_call.arguments), dict)
+                arguments = json.loads(made_call.arguments)
+                assert isinstance(arguments, dict)
+                assert json.dumps(arguments, ensure_ascii=False).encode()
         ids = [made_call.id for message in request.messages for made_call in message.tool_calls]
         assert len(ids) == len(set(ids))
