@@ -176,18 +176,22 @@ def _drafts(found: Sequence[Block], assignment: Assignment) -> tuple[list[_Draft
         before = [header for at, header in headers if at < main.at]
         last = number == len(mains) - 1
         header = before[-1] if before else headers[-1][1] if headers and last else {}
-        drafts.append(_Draft(files, header, all(piece.block.closed for piece in (main, *helpers))))
+        if header is not None:
+            drafts.append(_Draft(files, header, all(piece.block.closed for piece in (main, *helpers))))
     return drafts, problems
 
 
-def _headers(found: Sequence[Block]) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]:
-    headers: list[tuple[int, dict[str, Any]]] = []
+def _headers(found: Sequence[Block]) -> tuple[list[tuple[int, dict[str, Any] | None]], list[str]]:
+    """By place; None stands for one that cannot be followed, without which its programs would claim something else."""
+    headers: list[tuple[int, dict[str, Any] | None]] = []
     problems: list[str] = []
     for at, block in enumerate(found):
         if block.closed and (block.language in ("json", "jsonc") or block.name.endswith(".json")):
             try:
-                headers += [(at, header)] if (header := _read_header(block)) else []
+                header = _read_header(block)
+                headers += [(at, header)] if header else []
             except ProgramError as error:
+                headers.append((at, None))
                 problems.append(str(error))
     return headers, problems
 
@@ -261,18 +265,22 @@ def _language(block: Block) -> Language | None:
 
 
 def _read_header(block: Block) -> dict[str, Any]:
-    """
+    """The fields that are known; empty if the block is something else.
+
     Raises:
         ProgramError: it is meant as a header and is none.
     """
+    if not any(f'"{name}"' in block.text for name in HEADER_PROPERTIES):
+        return {}
     try:
         value = json.loads(block.text)
     except (ValueError, RecursionError) as error:
         raise ProgramError(f"the JSON header cannot be read ({str(error)[:120]})") from None
-    if not isinstance(value, dict) or not (value.keys() & HEADER_PROPERTIES.keys()):
-        return {}
+    if isinstance(value, dict):
+        value = {name: item for name, item in value.items() if name in HEADER_PROPERTIES}
     check_header(value)
-    return value
+    header: dict[str, Any] = value
+    return header
 
 
 def _unfenced(text: str, assignment: Assignment) -> Iterator[_Draft]:

@@ -117,20 +117,27 @@ def test_numbers_are_whole_however_they_are_written() -> None:
         ('{"domain": {"tokens": [1, 4]}}', "domain.tokens"),
         ('{"needs_setup": "yes"}', "needs_setup"),
         ('{"needs_setup": true}', "gm_setup"),
-        ('{"pattern": "x", "speed": 9}', "speed"),
         ('{"layout": "dense"}', "layout"),
         ('{"parameters": {"A": ["x"]}}', "parameters.A"),
         ('{"pattern": "x",}', "cannot be read"),
         ('{"domain": {"tokens": {"low": 1, "high": 1e400}}}', "domain"),
-        ("[" * 100_000, "cannot be read"),
+        ('{"domain": ' + "[" * 100_000, "cannot be read"),
+        ('["domain"]', "header"),
         ('{"compile_flags": ' + "[" * 900 + "]" * 900 + "}", "header"),
         ('{"compile_flags": [' + "1," * 50_000 + "1]}", "header"),
-        ('{"\\ud800": 1, "pattern": "x"}', "header"),
+        ('{"domain": {"\\ud800": {"low": 1, "high": 2}}}', "no axis"),
     ],
 )
 def test_bad_headers_are_explained(header: str, hint: str) -> None:
     reading = reading_of(as_answer(KERNEL, header))
+    assert reading.outcome is Outcome.MALFORMED
     assert hint in "\n".join(reading.feedback)
+
+
+def test_fields_that_nobody_asked_for_do_no_harm() -> None:
+    header = '{"pattern": "two-passes", "description": "fast", "expected_speedup": 2.5}'
+    assert reading_of(as_answer(KERNEL, header)).candidates[0].origin.pattern == "two-passes"
+    assert reading_of(as_answer(KERNEL, '{"tokens": 4, "hidden": 512}')).outcome is Outcome.SUBMITTED
 
 
 def test_focus_is_claimed_where_nothing_is_said() -> None:
