@@ -144,7 +144,7 @@ def agents_python(environ: Mapping[str, str] = os.environ) -> Path:
     if not folder or not os.access(python, os.X_OK):
         where = f"has no Python at {python}" if folder else "is not set"
         raise ModelSettingsError(
-            f"{ENVIRONMENT_VARIABLE} {where}: models need an environment of their own, which ./mill sets up for a search"
+            f"{ENVIRONMENT_VARIABLE} {where}: models need an environment of their own, which ./mill sets up"
         )
     return python
 

@@ -26,7 +26,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120.0
 """litellm takes 4 seconds to import, and the machine may be busy."""
 GRACE_S = 15.0
-"""How long after an order's own time-out the process still may answer before it counts as hung."""
+"""How long after an order's own time-out its reply is waited for."""
+SILENCE_S = 60.0
+"""A process that owes such a reply and said nothing at all for so long is hung, and not just busy."""
 SEND_TIMEOUT_S = 10
 MAX_DEATHS = 5
 """In a row, without an answer between them: then the process is not started again."""
@@ -53,6 +55,8 @@ class _Link:
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
         self._sending = threading.Lock()
         self.waiting: dict[int, _Waiting] = {}
+        self.heard_s = time.monotonic()
+        """When its last reply came."""
         try:
             self.process = subprocess.Popen(
                 [str(python), "-P", "-m", "agents.provider", str(theirs.fileno()), str(keys.descriptor)],
@@ -159,7 +163,8 @@ class ProviderClient:
         try:
             link.send(replace(order, id=number))
             if not waiting.done.wait(max(deadline - time.monotonic(), 0) + GRACE_S):
-                link.kill()
+                if time.monotonic() - link.heard_s > SILENCE_S:
+                    link.kill()
                 raise ModelUnavailableError(f"the provider process did not answer within {timeout_s + GRACE_S:g} s")
         finally:
             link.waiting.pop(number, None)
@@ -240,6 +245,7 @@ class ProviderClient:
         answered = False
         while (reply := link.receive()) is not None:
             answered = True
+            link.heard_s = time.monotonic()
             waiting = link.waiting.pop(reply.id, None)
             if waiting is not None:
                 waiting.reply = reply

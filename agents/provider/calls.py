@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agents.chat import Answer, Message, Role
-from agents.errors import ModelError, ModelUnavailableError
+from agents.errors import ModelError, ModelUnavailableError, RequestRefusedError
 from agents.provider import failures
 from agents.provider.received import MAX_ANSWER_BYTES, Received
 from agents.provider.wire import Call, Route
@@ -55,10 +55,14 @@ async def complete(call: Call, secrets: Mapping[str, str]) -> Answer:
     try:
         async with asyncio.timeout(call.timeout_s):
             stream = await litellm.acompletion(**_arguments(call))
+            if stream is None:  # litellm's word for a 422 that leaving parameters out did not mend
+                raise RequestRefusedError(f"{model}: the provider does not accept the request's parameters")
             async for chunk in stream:
                 received.take(chunk)
                 if received.full:
                     break
+    except ModelError:
+        raise
     except TimeoutError:
         message = f"{model}: no whole answer within {call.timeout_s:g} s"
         raise ModelUnavailableError(message, received.usage()) from None

@@ -60,7 +60,7 @@ def test_a_file_says_more(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [",", "a,", "a,a", "a@", "a@0", "a@-1", "a@x", "a@1.5", "@5", "a b", "ä", "a@1,a@2"])
 def test_bad_lists_are_one_line(names: str) -> None:
-    with pytest.raises(ModelSettingsError, match="^MILL_MODELS: ") as caught:
+    with pytest.raises(ModelSettingsError, match=r"^MILL_MODELS: ") as caught:
         from_environment({"MILL_MODELS": names})
     assert "\n" not in str(caught.value)
 

@@ -129,7 +129,7 @@ def test_waiting_uses_up_the_requests_time() -> None:
 
 def test_who_gives_up_leaves_the_line() -> None:
     gate = threading.Event()
-    model = RateLimitedModel(ScriptedModel(lambda request: "" if gate.wait(20) else ""), Limits(concurrency=1))
+    model = RateLimitedModel(ScriptedModel(lambda request: str(gate.wait(20))), Limits(concurrency=1))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(model.complete, REQUEST)
         while not model._window._running:
@@ -138,4 +138,4 @@ def test_who_gives_up_leaves_the_line() -> None:
             model.complete(replace(REQUEST, timeout_s=0.01))
         gate.set()
         first.result()
-    assert model.complete(REQUEST).text == ""
+    assert model.complete(REQUEST).text == "True"
