@@ -15,3 +15,7 @@ class JudgeArgumentsError(GristmillError):
 
 class CandidateFileError(GristmillError):
     """A file given to `./mill judge` cannot be judged."""
+
+
+class MemoryArgumentsError(GristmillError):
+    """Arguments of `./mill memory` that do not go together."""
