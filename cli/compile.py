@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from typing import TYPE_CHECKING
 
+from agents.strategies.catalogue import NAMES
 from cli import caps
 from cli.amount import positive, whole
 from cli.table import compact_table
@@ -12,11 +15,26 @@ from gristmill import records
 from kernels import catalogue
 from tasks.settings import from_environment
 
+if TYPE_CHECKING:
+    from tasks.bench_session import SearchOptions
+    from tasks.compilation import SearchResult
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search, all operators together")
     parser.add_argument("--seed", type=whole, default=0, help="of the agents; another seed is another search")
     parser.add_argument("--operator", action="append", default=[], help="search only this operator (repeatable)")
+    parser.add_argument(
+        "--strategy", choices=NAMES, default=NAMES[0], help=f"how the agents are led (default: {NAMES[0]})"
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="ask only this language model (repeatable); without it, all of MILL_MODELS or MILL_MODELS_FILE",
+    )
+    parser.add_argument("--agents", type=whole, help="agents that ask language models (default: 8); 0 for none")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     caps.configure(parser)
 
@@ -31,16 +49,35 @@ def run(arguments: argparse.Namespace) -> int:
     settings, watch = from_environment(), Watch()
     options = {"budget_s": arguments.budget_s, "seed": arguments.seed, "only": arguments.operator}
     options["caps"] = caps.budget_caps(arguments, settings)
+    options["options"] = _search_options(arguments)
     result = steps.run("compile", lambda step: compile_steps(settings, step, progress=watch, **options))
     if arguments.json:
         print(json.dumps(records.encode(result), indent=2))
-        return 0
+        return _report_bugs(result)
     rows = search_rows(result)
     if not rows:
         print("nothing was searched: every operator already runs at the roofline")
         return 0
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
-    for ended in filter(None, (s.ended for s in result.operators)):
-        print(f"ended early: {ended}")
+    for search in result.operators:
+        if search.ended:
+            print(f"{search.operator} {search.dtype} ended early: {search.ended}")
+        for gone in search.departures:
+            print(f"{search.operator} {search.dtype}: {gone.agent} left: {gone.reason}")
     print(f"search {result.search_id}; ./mill promote publishes what is confirmed, ./mill ui shows every run")
-    return 0
+    return _report_bugs(result)
+
+
+def _search_options(arguments: argparse.Namespace) -> SearchOptions:
+    from tasks.bench_session import SearchOptions
+
+    agents = SearchOptions.agents if arguments.agents is None else arguments.agents
+    return SearchOptions(arguments.strategy, tuple(arguments.model), agents)
+
+
+def _report_bugs(result: SearchResult) -> int:
+    """A search outlives the bug of an agent; whoever ran it has to hear of it all the same."""
+    traces = dict.fromkeys(gone.trace for search in result.operators for gone in search.departures if gone.trace)
+    for trace in traces:
+        print(trace, file=sys.stderr)
+    return 1 if traces else 0

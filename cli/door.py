@@ -31,7 +31,7 @@ def enter(arguments: Sequence[str]) -> int:
             # This command's options come from packages that only the environment has.
     try:
         python = environment.python_for(command.requirements)
-        variables = _variables(command, python)
+        variables = _variables(command, arguments[1:], python)
     except GristmillError as error:
         print(f"mill: {error}", file=sys.stderr)
         return error.exit_code
@@ -41,12 +41,13 @@ def enter(arguments: Sequence[str]) -> int:
     return _become(python, arguments, variables)
 
 
-def _variables(command: commands.Command, python: Path) -> dict[str, str]:
+def _variables(command: commands.Command, options: Sequence[str], python: Path) -> dict[str, str]:
     """The command's environment. One that calls models gets the provider keys behind a descriptor instead."""
     search_path = os.pathsep.join(filter(None, [str(home.ROOT), os.environ.get("PYTHONPATH")]))
     binaries = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     variables = {**os.environ, "PYTHONPATH": search_path, "PATH": binaries, home.VARIABLE: str(home.home())}
-    calls_models = command.name in CALL_MODELS and environment.models_configured(variables)
+    names_one = any(option.partition("=")[0] == "--model" for option in options)
+    calls_models = command.name in CALL_MODELS and (names_one or environment.models_configured(variables))
     tests_them = command.name == "test" and not variables.get("MILL_VENV")
     if command.name in (*CALL_MODELS, "test", "doctor"):
         environment.name_agents_environment(variables, wanted=calls_models or tests_them)

@@ -10,7 +10,7 @@ from prefect import flow
 from agents.caps import BudgetCaps
 from flows.steps import Step, table_artifact, tracked
 from tasks import object_store, results, traffic
-from tasks.bench_session import search_operators
+from tasks.bench_session import SearchOptions, search_operators
 from tasks.compilation import Progress, SearchResult
 from tasks.settings import Settings, from_environment
 
@@ -23,6 +23,7 @@ def compile_steps(
     seed: int = 0,
     only: Sequence[str] = (),
     caps: BudgetCaps | None = None,
+    options: SearchOptions | None = None,
     progress: Progress | None = None,
     then: Callable[[SearchResult], object] = lambda result: None,
 ) -> SearchResult:
@@ -30,11 +31,12 @@ def compile_steps(
 
     Args:
         caps: on what it may spend; those of the environment and the home if not given.
+        options: how the search is led and by whom; with all models that are configured if not given.
         then: what belongs to the turn as well. Drift is measured against this profile only once it has returned.
     """
     with object_store.opened(settings) as opened:
         profile = step(traffic.latest_profile)(opened.store, settings)
-        result = step(search_operators)(settings, profile, budget_s, seed, only, progress, caps)
+        result = step(search_operators)(settings, profile, budget_s, seed, only, progress, caps, options)
         step(results.keep)(settings, results.KeptSearch(datetime.now(UTC).isoformat(), profile, result))
         then(result)
         step(traffic.mark_compiled)(opened.store, settings, profile)
@@ -42,9 +44,16 @@ def compile_steps(
 
 
 @flow(name="compile")
-def compile_kernels(budget_s: float = 1800.0, seed: int = 0, only: list[str] | None = None) -> str:
+def compile_kernels(
+    budget_s: float = 1800.0,
+    seed: int = 0,
+    only: list[str] | None = None,
+    strategy: str = SearchOptions.strategy,
+    agents: int = SearchOptions.agents,
+) -> str:
     """Searches for faster kernels for the newest traffic profile. Returns the search's id."""
-    result = compile_steps(from_environment(), tracked, budget_s=budget_s, seed=seed, only=only or ())
+    options = SearchOptions(strategy, agents=agents)
+    result = compile_steps(from_environment(), tracked, budget_s=budget_s, seed=seed, only=only or (), options=options)
     table_artifact("searched-operators", search_rows(result), f"Search {result.search_id}")
     return result.search_id
 
@@ -57,6 +66,7 @@ def search_rows(result: SearchResult) -> list[dict[str, str]]:
             "budget": f"{s.budget_s:.0f} s",
             "candidates": str(s.trials),
             "faster": str(s.statuses.get("faster", 0)),
+            "judge busy": f"{s.busy_share:.0%}",
             "gain on its traffic": f"{max(s.best_ratios, default=1.0):.2f}x",
         }
         for s in result.operators

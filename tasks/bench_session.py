@@ -1,16 +1,40 @@
-"""A search as one task: bench, MLflow log and journal opened, all operators searched."""
+"""A search as one task: models, bench, memory, MLflow log and journal opened, all operators searched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 
 from agents.caps import BudgetCaps
+from agents.chat import ChatModel
+from agents.models import configuration
+from agents.models.configuration import ModelSettings
+from agents.redaction import Redactor
+from agents.strategies import catalogue
 from kernels.profile import TrafficProfile
 from kernels.roofline import cached_peaks
-from tasks import bench, budgeting, compilation
+from tasks import bench, budgeting, compilation, search_memory
 from tasks.compilation import Progress, SearchResult
 from tasks.mlflow_sink import SearchLog
+from tasks.proposal_record import ProposalRecord
+from tasks.recruitment import DEFAULT_AGENTS, Recruits, Staff, record_path
 from tasks.settings import Settings
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How a search is led and by how many. Without a model, pattern agents search alone."""
+
+    strategy: str = catalogue.NAMES[0]
+    models: tuple[str, ...] = ()
+    """Names of those to use; all that are configured if empty. One that is not configured is used as it is."""
+    agents: int = DEFAULT_AGENTS
+    """That ask models; 0 is none."""
 
 
 def search_operators(
@@ -21,16 +45,26 @@ def search_operators(
     only: Sequence[str],
     progress: Progress | None,
     caps: BudgetCaps | None = None,
+    options: SearchOptions | None = None,
 ) -> SearchResult:
-    """One session on this host's device: it takes the lease candidate by candidate, with a queue of its own."""
+    """One session on this host's device: it takes the lease candidate by candidate, with a queue of its own.
+
+    Provider keys leave this process's environment before anything of a candidate is built or run.
+    """
+    options = options or SearchOptions()
     tags = {"fleet": profile.fleet, "model": profile.model, "hardware": profile.hardware, "seed": str(seed)}
     search_id = compilation.search_id_of(profile, seed)
-    uri = settings.tracking_uri
+    redactor = Redactor.of_this_host()
     with (
+        _models(options) as models,
         budgeting.open_ledger(settings) as ledger,
+        search_memory.opened(settings) as memory,
         bench.search_bench(settings) as judges,
-        SearchLog(settings.home, search_id, tags=tags, tracking_uri=uri) as log,
+        SearchLog(settings.home, search_id, tags=tags, tracking_uri=settings.tracking_uri, redactor=redactor) as log,
     ):
+        budget = ledger.budget(search_id, caps or budgeting.caps(settings))
+        record = ProposalRecord(record_path(settings.searches_dir / search_id))
+        recruits = Recruits(models, options.agents, budget, log.episodes, redactor.text, record)
         result = compilation.run_searches(
             judges,
             log,
@@ -41,8 +75,29 @@ def search_operators(
             seed=seed,
             only=only,
             progress=progress,
-            budget=ledger.budget(search_id, caps or budgeting.caps(settings)),
+            budget=budget,
+            staff=Staff(options.strategy, memory, recruits),
             parent_run=lambda: log.parent_run_id or "",
         )
         log.finish({f"{s.operator}.{s.dtype}": f"{max(s.best_ratios, default=1.0):.3f}" for s in result.operators})
     return result
+
+
+@contextlib.contextmanager
+def _models(options: SearchOptions) -> Iterator[tuple[ChatModel, ...]]:
+    """The models of a search. Their keys are taken out of the environment also where none is used."""
+    environ: MutableMapping[str, str] = os.environ
+    chosen = chosen_models(configuration.from_environment(environ), options.models) if options.agents else ()
+    with configuration.opened(chosen, LOGGER.warning, environ) as models:
+        yield models
+
+
+def chosen_models(configured: Sequence[ModelSettings], names: Sequence[str]) -> tuple[ModelSettings, ...]:
+    """The settings of these models, in their order; of all that are configured, where none is named.
+
+    A model that was named falls back on no other: who asks for one wants to see what it can do.
+    """
+    if not names:
+        return tuple(configured)
+    by_name = {one.model: one for one in configured}
+    return tuple(replace(by_name.get(name, ModelSettings(name)), fallbacks=()) for name in dict.fromkeys(names))

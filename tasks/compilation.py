@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,17 +10,18 @@ from pathlib import Path
 from typing import Protocol
 
 from agents.brief import Brief
-from agents.errors import BudgetSpentError
+from agents.memory import Memory
 from agents.spending import Budget
-from agents.swarm import pattern_agents
 from gristmill import records
 from gristmill.hardware import local_cpu
 from gristmill.workload import Workload
 from kernels.profile import RankedOperator, TrafficProfile, rank, split_budget
 from kernels.roofline import Peaks
+from tasks.agent_thread import Departure
 from tasks.errors import NoProfileError
 from tasks.journal import Journal
 from tasks.metering import metered
+from tasks.recruitment import Staff, session_for
 from tasks.search_scope import SEARCH, representative
 from tasks.search_session import Bench, SearchSession, Trial, TrialLog
 from tasks.settings import Settings
@@ -44,7 +46,13 @@ class OperatorSearch:
     gains: dict[str, float]
     """Best proven ratio per workload label; workloads without one are left out."""
     ended: str = ""
-    """Which cap of the budget ended it before its time; empty if none did."""
+    """Why it ended before its time; empty if it did not."""
+    busy_share: float = 0.0
+    """Of the session's time, how much the judge was at work (waits for the compiler are none)."""
+    unjudged: int = 0
+    """Candidates that were proposed and have no verdict. Those of language models are judged first next time."""
+    departures: tuple[Departure, ...] = ()
+    """Agents that left before the search ended."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ def run_searches(
     only: Sequence[str] = (),
     progress: Progress | None = None,
     budget: Budget | None = None,
+    staff: Staff | None = None,
     parent_run: Callable[[], str] = str,
 ) -> SearchResult:
     """Searches operator by operator, most promising first. A killed session resumes from its journal.
@@ -104,6 +113,7 @@ def run_searches(
     Args:
         only: names of operators to search; all that the profile holds if empty.
         budget: is charged the time, and ends the session with what was found once it is spent.
+        staff: pattern agents alone, without memory, if not given.
         parent_run: asked at the end for the MLflow run id of this search.
 
     Raises:
@@ -118,36 +128,34 @@ def run_searches(
     journal = Journal(journal_path(settings, search_id))
     searched: list[OperatorSearch] = []
     step = 0
+    staff = staff or Staff()
+    spare_s = 0.0
     with metered(bench, budget) as (judges, tick):
         for (operator, dtype), seconds in split_budget(chosen, budget_s, MINIMUM_S).items():
             workloads = representative(profile.of(operator, dtype), SEARCH)
             brief = _brief(operator, dtype, workloads, peaks)
-            agents = pattern_agents(brief, seed)
-            session = SearchSession(judges, agents, brief, journal, log, first_step=step)
-            result = _search(session, operator, dtype, seconds, workloads, progress or Silent(), tick)
+            session = session_for(judges, brief, journal, log, staff, seed=seed, first_step=step, tick=tick)
+            result = _search(session, brief, seconds + spare_s, staff.memory, progress or Silent())
             step += result.trials
             searched.append(result)
-            if result.ended:
+            if session.course.spent:
                 break
+            # What one did not need the next may use.
+            spare_s = max(0.0, result.budget_s - result.spent_s) if result.ended else 0.0
     return SearchResult(search_id, records.digest(profile), ranked, tuple(searched), parent_run())
 
 
 def _search(
-    session: SearchSession,
-    operator: str,
-    dtype: str,
-    budget_s: float,
-    workloads: Sequence[Workload],
-    progress: Progress,
-    tick: Callable[[], None],
+    session: SearchSession, brief: Brief, budget_s: float, memory: Memory, progress: Progress
 ) -> OperatorSearch:
-    progress.operator(operator, dtype, budget_s, len(workloads))
+    workloads = brief.workloads
+    progress.operator(brief.operator, brief.dtype, budget_s, len(workloads))
     statuses: Counter[str] = Counter()
     gains: dict[str, float] = {}
     best_ratios: list[float] = []
-    spent_s, ended = 0.0, ""
-    try:
-        for trial in session.run(budget_s):
+    spent_s = 0.0
+    with contextlib.closing(session.run(budget_s)) as trials:
+        for trial in trials:
             statuses[trial.verdict.status.value] += 1
             for timing in trial.verdict.timings if trial.verdict.won else ():
                 if timing.ratio_low > 1:
@@ -155,13 +163,13 @@ def _search(
                     gains[digest] = max(gains.get(digest, 1.0), timing.ratio)
             best_ratios.append(weighted_gain(workloads, gains))
             spent_s = trial.elapsed_s
+            if not trial.replayed:
+                memory.record(trial.candidate, trial.verdict)
             progress.trial(trial, best_ratios[-1])
-            tick()
-    except BudgetSpentError as error:
-        ended = str(error)
+    course = session.course
     return OperatorSearch(
-        operator,
-        dtype,
+        brief.operator,
+        brief.dtype,
         budget_s,
         spent_s,
         len(workloads),
@@ -169,7 +177,10 @@ def _search(
         dict(statuses),
         tuple(best_ratios),
         {w.label: gains[w.digest] for w in workloads if w.digest in gains},
-        ended,
+        course.ended,
+        course.busy_share,
+        course.unjudged,
+        tuple(course.departures),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -141,7 +141,9 @@ class SearchSession:
         *,
         swarm: Swarm | None = None,
         strategy: Strategy | None = None,
+        first: Sequence[Candidate] = (),
         first_step: int = 0,
+        tick: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
@@ -149,6 +151,8 @@ class SearchSession:
             agents: that answer at once; the judging thread asks them.
             swarm: those that do not.
             strategy: leads all of them; the first of the catalogue if not given.
+            first: candidates to judge before all others, unless they were judged.
+            tick: called often; may raise BudgetSpentError, which ends the session.
         """
         self.course = Course()
         self.over = threading.Event()
@@ -163,6 +167,8 @@ class SearchSession:
         self._leading = threading.Lock()
         self._journal = journal
         self._log = log
+        self._first = first
+        self._tick = tick
         self._step = first_step
         self._clock = clock
         self._inherited_s = 0.0
@@ -174,7 +180,7 @@ class SearchSession:
         """No fast agent has had anything to offer since the last verdict."""
         self._others_in_a_row = 0
 
-    def run(self, budget_s: float) -> Iterator[Trial]:
+    def run(self, budget_s: float) -> Generator[Trial, None, None]:
         """Yields a trial at a time until the budget is spent, it is enough, or no agent has anything left to propose.
 
         Trials that an earlier life of this search paid for come first, and are charged as they cost then. Close the
@@ -230,6 +236,7 @@ class SearchSession:
         for thread in self._threads:
             thread.start()
         while left_s() > 0 and not self._is_enough():
+            self._tick()
             alone = self._working == 0
             request = self._next()
             if request is not None:
@@ -248,10 +255,12 @@ class SearchSession:
         return bool(self.course.ended)
 
     def _take_up_unjudged(self) -> None:
-        """What an earlier life was given and did not judge goes first."""
-        if self._swarm is not None:
-            for proposal in self._swarm.record.unjudged(self._journal, self._brief.workloads):
-                self._put_ahead(proposal.candidate)
+        """What an earlier life was given and did not judge goes first, then what this one was told to begin with."""
+        left = self._swarm.record.unjudged(self._journal, self._brief.workloads) if self._swarm is not None else ()
+        candidates = [*(proposal.candidate for proposal in left), *self._first]
+        for candidate in {candidate.digest: candidate for candidate in candidates}.values():
+            if self._journal.find(candidate, self._brief.workloads) is None:
+                self._put_ahead(candidate)
 
     def _next(self) -> Request | None:
         """The next thing to judge, if anything waits."""

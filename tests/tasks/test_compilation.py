@@ -14,7 +14,7 @@ from agents.ledger import Ledger
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.errors import EmptyProfileError
-from tasks import compilation, search_session
+from tasks import recruitment, search_session
 from tasks.compilation import MINIMUM_S, SearchResult, run_searches, search_id_of, weighted_gain
 from tasks.errors import NoProfileError
 from tasks.search_session import Trial
@@ -54,7 +54,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             def __init__(self, *arguments, **keywords) -> None:
                 super().__init__(*arguments, clock=bench.clock, **keywords)
 
-        monkeypatch.setattr(compilation, "SearchSession", OnClock)
+        monkeypatch.setattr(recruitment, "SearchSession", OnClock)
         options = {"progress": told, "parent_run": lambda: "run-1", **options}
         traffic = options.pop("traffic", profile(*BUSY))
         result = run_searches(bench, log, settings(tmp_path), traffic, PEAKS, budget_s=budget_s, **options)
@@ -140,7 +140,10 @@ def test_killed_and_started_again_it_judges_nothing_twice(search, dies_at: int) 
 
 
 def _without_times(result: SearchResult) -> SearchResult:
-    return replace(result, operators=tuple(replace(o, spent_s=0.0) for o in result.operators))
+    """Without what belongs to one life only."""
+    return replace(
+        result, operators=tuple(replace(o, spent_s=0.0, busy_share=0.0, unjudged=0) for o in result.operators)
+    )
 
 
 def test_a_search_is_named_by_its_patterns_and_seed_not_by_counts_or_window() -> None:
