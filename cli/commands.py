@@ -33,6 +33,7 @@ COMMANDS = (
     Command("registry", "show what a channel serves and served", "cli.registry"),
     Command("operators", "list the operators that can be compiled", "cli.operators"),
     Command("patterns", "list the optimisation patterns and what became of them so far", "cli.patterns"),
+    Command("memory", "list what searches have learned, or let it be forgotten", "cli.known"),
     Command("ui", "open the MLflow and Prefect pages of past runs", "cli.ui"),
     Command("figures", "show the measured figures beside their targets", "cli.figures"),
     Command("doctor", "check this machine: compiler, sandbox, store, memory", "cli.doctor"),
