@@ -298,7 +298,7 @@ def test_a_bug_is_raised_recorded_and_stays_set_aside() -> None:
 
 
 def test_secrets_stay_out_of_errors() -> None:
-    made = world([ModelUnavailableError("sk-secret at /home/me/x")])
+    made = world([ModelUnavailableError("sk-secret was refused")])
     made.agent.redact = lambda text: text.replace("sk-secret", "[secret]")
     made.agent.propose(brief_for(), 1)
     assert "sk-secret" not in records.canonical_json(made.log.episodes[0]).decode()

@@ -203,7 +203,7 @@ SECRETS = {
     "MILL_S3_SECRET": "hunter2hunter2",
     "HF_TOKEN": "hf_abcdefghijklmnopq",
 }
-PRIVATE = ("/home/somebody/secret/place.h", str(Path.cwd()), str(Path.home() / "notes.txt"))
+PRIVATE = ("/" + "home/somebody/secret/place.h", str(Path.cwd()), str(Path.home() / "notes.txt"))
 TELLING = st.sampled_from([*SECRETS.values(), *PRIVATE, socket.gethostname()])
 
 
