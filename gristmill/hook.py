@@ -47,12 +47,16 @@ class Hook:
         cell = sampler.cell(self._site, extent, inputs)
         timed = cell.calls % sampler.period == sampler.phase
         cell.calls += 1
-        if not timed:
-            return self._serve(extent, inputs, allocate, engine)
-        start_ns = perf_counter_ns()
-        result = self._serve(extent, inputs, allocate, engine)
-        cell.timed_ns += perf_counter_ns() - start_ns
-        cell.timed_calls += 1
+        if timed:
+            start_ns = perf_counter_ns()
+            result = self._serve(extent, inputs, allocate, engine)
+            cell.timed_ns += perf_counter_ns() - start_ns
+            cell.timed_calls += 1
+        else:
+            result = self._serve(extent, inputs, allocate, engine)
+        tracer = sampler.tracer
+        if tracer is not None:
+            tracer.note(self._site, inputs, result)
         return result
 
     def _serve(

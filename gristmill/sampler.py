@@ -2,16 +2,20 @@
 
 Every call is counted, a share of them is timed. Each thread writes only counters of its own, without a lock; `flush`
 reads them and reports what was added since the last time, so nothing is lost and nothing is counted twice. Memory is
-bounded by `max_keys` per thread: calls beyond that are counted as dropped.
+bounded by `max_keys` per thread: calls beyond that are counted as dropped. Where the engine calls `boundary` between
+its steps, one step in `trace_period` is traced as well: which operator's output is which operator's input.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gristmill import sequence
+from gristmill.sequence import Edge, Link, Tracer
 from gristmill.site import Site
 from gristmill.workload import TensorLayout
 
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 
 DEFAULT_PERIOD = 17
 """Prime, so that the timed calls wander over a model's layers instead of meeting the same one."""
+
+DEFAULT_TRACE_PERIOD = 61
+"""Steps per traced one: a step's calls are traced for a few microseconds each."""
 
 
 class Cell:
@@ -63,15 +70,26 @@ class Window:
     samples: tuple[Sample, ...]
     dropped: int
     """Calls that found no free key."""
+    edges: tuple[Edge, ...] = ()
+    """Of the traced steps that ended in it."""
 
 
 class Sampler:
-    """Counts operator calls. `period` 1 times every call; timing is of whatever served the call."""
+    """Counts operator calls. `period` 1 times every call; timing is of whatever served the call. `trace_period` 0
+    traces no step.
+    """
 
-    def __init__(self, period: int = DEFAULT_PERIOD, max_keys: int = 4096) -> None:
+    def __init__(
+        self, period: int = DEFAULT_PERIOD, max_keys: int = 4096, trace_period: int = DEFAULT_TRACE_PERIOD
+    ) -> None:
         self.period = period
         self.phase = 1 % period
         """The first call of a pattern is cold, so the second is the first to be timed."""
+        self.tracer: Tracer | None = None
+        """Told of every call of its thread while a step is traced."""
+        self._trace_period = trace_period
+        self._steps = 0
+        self._links: Counter[Link] = Counter()
         self._max_keys = max_keys
         self._local = threading.local()
         self._threads: list[tuple[threading.Thread, dict[object, Cell], Cell]] = []
@@ -105,12 +123,26 @@ class Sampler:
         cell = cells[key] = Cell(site, extent, site.observed_layouts(extent, inputs))
         return cell
 
+    def boundary(self) -> None:
+        """To be called by the engine's thread between steps: ends the trace of one, begins that of another."""
+        tracer = self.tracer
+        if tracer is not None:
+            if tracer.thread != threading.get_ident():
+                return
+            self.tracer = None
+            with self._lock:
+                self._links.update(tracer.close())
+        self._steps += 1
+        if self._trace_period and self._steps % self._trace_period == 1 % self._trace_period:
+            self.tracer = Tracer()
+
     def flush(self) -> Window:
         """What was added since the last flush. Safe while other threads count; counters of ended threads are let go."""
         merged: dict[tuple[object, ...], list[int]] = {}
         shapes: dict[tuple[object, ...], Cell] = {}
         dropped = 0
         with self._lock:
+            links, self._links = self._links, Counter()
             ended = [not thread.is_alive() for thread, _, _ in self._threads]
             for _, cells, overflow in self._threads:
                 dropped += _take(overflow)[0]
@@ -124,7 +156,8 @@ class Sampler:
                         for i, value in enumerate(added):
                             total[i] += value
             self._threads = [entry for entry, gone in zip(self._threads, ended, strict=True) if not gone]
-        return Window(tuple(_sample(shapes[key], total) for key, total in merged.items()), dropped)
+        samples = tuple(_sample(shapes[key], total) for key, total in merged.items())
+        return Window(samples, dropped, sequence.edges(links))
 
 
 def _take(cell: Cell) -> tuple[int, int, int]:

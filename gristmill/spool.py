@@ -53,6 +53,21 @@ REQUEST_COLUMNS = {
     "generated_tokens": "int64",
     "arrival_ns": "int64",
 }
+SEQUENCE_COLUMNS = {
+    "window_start_ns": "int64",
+    "window_end_ns": "int64",
+    "host": "string",
+    "producer": "string",
+    "producer_axes": "string",
+    "output": "int64",
+    "consumer": "string",
+    "consumer_axes": "string",
+    "input": "int64",
+    "dtype": "string",
+    "uses": "int64",
+    "calls": "int64",
+}
+"""Fields of `gristmill.sequence.Edge`; axes are canonical JSON."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,9 @@ class Spool:
             rows = self._operator_rows(window, start_ns, end_ns)
             if rows:
                 files.append((self._key("operators", start_ns), self._parquet(rows, OPERATOR_COLUMNS)))
+            edge_rows = self._edge_rows(window, start_ns, end_ns)
+            if edge_rows:
+                files.append((self._key("sequences", start_ns), self._parquet(edge_rows, SEQUENCE_COLUMNS)))
             if requests:
                 request_rows = [(start_ns, end_ns, self._host, *request) for request in requests]
                 files.append((self._key("requests", start_ns), self._parquet(request_rows, REQUEST_COLUMNS)))
@@ -167,6 +185,16 @@ class Spool:
             where = (start_ns, end_ns, self._host, os.getpid(), sample.operator, sample.dtype, axes, layouts)
             counted = (sample.calls, sample.timed_calls, sample.timed_ns, 0 if rows else window.dropped)
             rows.append((*where, *counted))
+        return rows
+
+    def _edge_rows(self, window: Window, start_ns: int, end_ns: int) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for edge in window.edges:
+            made_with, read_with = (
+                records.canonical_json(axes).decode() for axes in (edge.producer_axes, edge.consumer_axes)
+            )
+            ends = (edge.producer, made_with, edge.output, edge.consumer, read_with, edge.input)
+            rows.append((start_ns, end_ns, self._host, *ends, edge.dtype, edge.uses, edge.calls))
         return rows
 
     def _parquet(self, rows: list[tuple[Any, ...]], columns: dict[str, str]) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from gristmill.sequence import Edge
 from gristmill.workload import Workload
 from kernels import catalogue, inputs
 from kernels.errors import EmptyProfileError
@@ -67,6 +68,8 @@ class TrafficProfile:
     dropped: int
     """Samples that the hosts could not keep; the others' counts are not scaled up for them."""
     schema_version: int = SCHEMA_VERSION
+    edges: tuple[Edge, ...] = ()
+    """Which operator's output was which operator's input, in the steps that hosts traced; the most calls first."""
 
     @property
     def time_ns(self) -> int:

@@ -1,8 +1,8 @@
 """Folding a spool into a traffic profile: the Parquet files that hosts flushed, summed up.
 
 Objects are named `spool/<fleet>/<model>/<hardware>/<kind>/<window_start_ns>-<host
-hash>-<process>-<sequence>.parquet`, kind `operators` or `requests`. A `Tally` is the sum of any number of them;
-adding is associative and commutative, so files may arrive late, in any order, and be folded in parts.
+hash>-<process>-<sequence>.parquet`, kind `operators`, `requests` or `sequences`. A `Tally` is the sum of any number of
+them; adding is associative and commutative, so files may arrive late, in any order, and be folded in parts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 from gristmill import records
 from gristmill.errors import MalformedRecordError
-from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS
+from gristmill.sequence import Edge
+from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, SEQUENCE_COLUMNS
 from gristmill.workload import TensorLayout, Workload
 from kernels.errors import EmptyProfileError, SpoolObjectError
 from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
 
 METADATA_PREFIX = "gristmill."
-KINDS = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS}
+KINDS = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS, "sequences": SEQUENCE_COLUMNS}
 
 
 class Source(NamedTuple):
@@ -43,6 +44,19 @@ class Pattern(NamedTuple):
     dtype: str
     axes: str
     layouts: str
+
+
+class Ends(NamedTuple):
+    """What an edge joins, hashable: axes as canonical JSON."""
+
+    producer: str
+    producer_axes: str
+    output: int
+    consumer: str
+    consumer_axes: str
+    input: int
+    dtype: str
+    uses: int
 
 
 class Counts(NamedTuple):
@@ -74,6 +88,8 @@ class Tally:
     """Requests by number of tokens."""
     generated_tokens: Counter[int] = field(default_factory=Counter)
     dropped: int = 0
+    edges: Counter[Ends] = field(default_factory=Counter)
+    """Calls by what the edge joins."""
 
     def __add__(self, other: Tally) -> Tally:
         """Both tallies' samples; they come from one source."""
@@ -89,6 +105,7 @@ class Tally:
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             generated_tokens=self.generated_tokens + other.generated_tokens,
             dropped=self.dropped + other.dropped,
+            edges=self.edges + other.edges,
         )
 
     def profile(self) -> TrafficProfile:
@@ -106,6 +123,7 @@ class Tally:
                 generated_tokens=_quantiles(self.generated_tokens),
             ),
             dropped=self.dropped,
+            edges=tuple(_edge(ends, calls) for ends, calls in sorted(self.edges.items(), key=lambda e: (-e[1], e[0]))),
         )
 
 
@@ -139,12 +157,12 @@ def tally(name: str, content: bytes) -> Tally:
     """
     kind = name.split("/")[-2] if "/" in name else ""
     if kind not in KINDS:
-        raise _malformed(name, f"lies in folder {kind!r}, expected operators/ or requests/")
+        raise _malformed(name, f"lies in folder {kind!r}, expected operators/, requests/ or sequences/")
     metadata, rows = _read(name, content, KINDS[kind])
     if not rows:
         raise _malformed(name, "has no row")
     source, versions = _provenance(name, metadata)
-    read = _operator_rows if kind == "operators" else _request_rows
+    read = {"operators": _operator_rows, "requests": _request_rows, "sequences": _edge_rows}[kind]
     start_ns = min(row["window_start_ns"] for row in rows)
     end_ns = max(row["window_end_ns"] for row in rows)
     if not 0 <= start_ns <= end_ns:
@@ -208,14 +226,12 @@ def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, An
 
 def _pattern(name: str, place: str, row: Mapping[str, Any]) -> Pattern:
     """The row's call pattern with its JSON in canonical form."""
-    axes = _parse_json(name, f"{place}, axes", row["axes"])
-    if not isinstance(axes, dict) or not all(type(extent) is int and extent > 0 for extent in axes.values()):
-        raise _malformed(name, f"{place}, axes: found {row['axes'][:80]}, expected extents of at least 1 by name")
+    axes = _axes(name, f"{place}, axes", row["axes"])
     try:
         layouts = _layouts(row["layouts"])
     except MalformedRecordError as error:
         raise _malformed(name, f"{place}, layouts: {error}") from None
-    return Pattern(row["operator"], row["dtype"], _canonical(axes), _canonical(layouts))
+    return Pattern(row["operator"], row["dtype"], axes, _canonical(layouts))
 
 
 def _request_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -226,6 +242,27 @@ def _request_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any
                 raise _malformed(name, f"row {number}, {column}: found {row[column]}, expected at least 0")
             counter[row[column]] += 1
     return dict(tokens)
+
+
+def _edge_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    edges: Counter[Ends] = Counter()
+    for number, row in enumerate(rows):
+        place = f"row {number}"
+        if min(row["output"], row["input"], row["uses"]) < 0 or row["calls"] < 1:
+            raise _malformed(
+                name, f"{place}: output, input and uses must not be negative, calls at least 1, found {row}"[:200]
+            )
+        axes = {column: _axes(name, f"{place}, {column}", row[column]) for column in ("producer_axes", "consumer_axes")}
+        edges[Ends(*({**row, **axes}[field] for field in Ends._fields))] += row["calls"]
+    return {"edges": edges}
+
+
+def _axes(name: str, place: str, text: str) -> str:
+    """Extents by axis, in canonical form."""
+    axes = _parse_json(name, place, text)
+    if not isinstance(axes, dict) or not all(type(extent) is int and extent > 0 for extent in axes.values()):
+        raise _malformed(name, f"{place}: found {text[:80]}, expected extents of at least 1 by name")
+    return _canonical(axes)
 
 
 def _parse_json(name: str, place: str, text: str) -> Any:
@@ -252,6 +289,11 @@ def _workload(pattern: Pattern, counts: Counts) -> Workload:
         calls=counts.calls,
         time_ns=counts.time_ns,
     )
+
+
+def _edge(ends: Ends, calls: int) -> Edge:
+    axes = {name: json.loads(text) for name, text in ends._asdict().items() if name.endswith("_axes")}
+    return Edge(**{**ends._asdict(), **axes}, calls=calls)
 
 
 def _layouts(text: str) -> tuple[TensorLayout, ...]:

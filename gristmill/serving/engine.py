@@ -144,6 +144,8 @@ class Engine:
             spool.add_request(request.prompt_tokens, request.generated_tokens, arrival_ns)
 
     def _boundary(self) -> None:
+        if self._attachment.sampler is not None:
+            self._attachment.sampler.boundary()
         if self._host is not None:
             self._host.boundary()
         else:

@@ -4,6 +4,7 @@ import io
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 
 from gristmill import records
 from gristmill.directory_store import DirectoryStore
+from gristmill.dispatch import Dispatcher
+from gristmill.hook import Hook, Instruments
 from gristmill.sampler import Sampler
+from gristmill.sequence import Edge
 from gristmill.site import Site
-from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, Identity, Spool
+from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, SEQUENCE_COLUMNS, Identity, Spool
 from gristmill.store import read
 from gristmill.workload import dense
 from kernels import catalogue, inputs, spool_fold
@@ -57,10 +61,28 @@ def request_row(prompt_tokens: int, generated_tokens: int) -> Row:
     return window | {"prompt_tokens": prompt_tokens, "generated_tokens": generated_tokens, "arrival_ns": 5}
 
 
+def edge_row(**changes: Any) -> Row:
+    row: Row = {
+        "window_start_ns": 1_000_000_000,
+        "window_end_ns": 2_000_000_000,
+        "host": "a",
+        "producer": "rms_norm",
+        "producer_axes": '{"hidden":8}',
+        "output": 0,
+        "consumer": "skinny_linear",
+        "consumer_axes": '{"in_features":8,"out_features":4}',
+        "input": 0,
+        "dtype": "float32",
+        "uses": 2,
+        "calls": 10,
+    }
+    return row | changes
+
+
 def spool_file(
     rows: list[Row], kind: str = "operators", versions: dict[str, str] | None = None, **source: str
 ) -> tuple[str, bytes]:
-    columns = OPERATOR_COLUMNS if kind == "operators" else REQUEST_COLUMNS
+    columns = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS, "sequences": SEQUENCE_COLUMNS}[kind]
     facts = {**SOURCE, **source, "versions": json.dumps(versions or {"torch": "2.13.0"})}
     schema = pyarrow.schema(
         [(name, getattr(pyarrow, kind)()) for name, kind in columns.items()],
@@ -98,6 +120,55 @@ def test_patterns_that_differ_in_strides_stay_apart() -> None:
     strided = records.canonical_json([{"shape": [4, 8], "strides": [16, 1], "dtype": "float32"}]).decode()
     profile = spool_fold.fold([spool_file([operator_row(), operator_row(layouts=strided)])])
     assert len(profile.workloads) == 2
+
+
+def test_edges_add_up_over_hosts_and_files_however_the_json_is_written() -> None:
+    respelled = edge_row(host="b", consumer_axes='{"out_features": 4, "in_features": 8}', calls=5)
+    alone = edge_row(uses=1, calls=20)
+    profile = spool_fold.fold([spool_file([edge_row(), alone], "sequences"), spool_file([respelled], "sequences")])
+    known = Edge(
+        "rms_norm", {"hidden": 8}, 0, "skinny_linear", {"in_features": 8, "out_features": 4}, 0, "float32", 1, 20
+    )
+    assert profile.edges == (known, replace(known, uses=2, calls=15))
+    assert records.parse(TrafficProfile, records.canonical_json(profile)) == profile
+
+
+def test_what_a_sampler_traced_arrives_in_the_profile(tmp_path: Path) -> None:
+    sampler = Sampler(trace_period=1)
+    dispatcher = Dispatcher(environ={})
+    hook = Hook(
+        Instruments(dispatcher, sampler), dispatcher.site("softmax", torch.float32, {"columns": 4}, (), lambda x: (x,))
+    )
+    store = DirectoryStore(tmp_path / "store")
+    spool = Spool(store, Identity("chat", "llama", "cpu"), sampler, tmp_path / "waiting")
+    sampler.boundary()
+    first = torch.rand(2, 4)
+    second = hook.call(2, (first,), lambda: (), lambda: torch.softmax(first, -1))
+    hook.call(2, (second,), lambda: (), lambda: torch.softmax(second, -1))
+    sampler.boundary()
+    profile = spool_fold.fold((key, read(store, key)) for key in spool.flush().keys)
+    columns = {"columns": 4}
+    assert profile.edges == (
+        Edge("", {}, 0, "softmax", columns, 0, "float32", 0, 1),
+        Edge("softmax", columns, 0, "softmax", columns, 0, "float32", 1, 1),
+    )
+    assert spool.flush().keys == (), "the edges were taken once"
+
+
+def test_a_profile_from_before_there_were_edges_is_read() -> None:
+    profile = spool_fold.fold([spool_file([operator_row()])])
+    text = records.encode(profile)
+    del text["edges"]
+    assert records.parse(TrafficProfile, json.dumps(text)) == profile
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"uses": -1}, {"input": -1}, {"output": -1}, {"calls": 0}, {"producer_axes": "[]"}, {"consumer_axes": "{"}],
+)
+def test_a_malformed_edge_is_named(fault: Row) -> None:
+    with pytest.raises(SpoolObjectError, match=r"sequences/.*row 1"):
+        spool_fold.fold([spool_file([edge_row(), edge_row(**fault)], "sequences")])
 
 
 def test_untimed_calls_count_without_time() -> None:
@@ -195,7 +266,7 @@ MALFORMED: dict[str, tuple[Callable[[], tuple[str, bytes]], str]] = {
     "text": (lambda: (f"{FOLDER}/operators/x.parquet", b"a,b\n1,2\n"), "not a Parquet file"),
     "truncated": (lambda: (f"{FOLDER}/operators/x.parquet", spool_file([operator_row()])[1][:-20]), "not a Parquet"),
     "other kind": (lambda: (f"{FOLDER}/spans/x.parquet", spool_file([operator_row()])[1]), "folder 'spans'"),
-    "no folder": (lambda: ("x.parquet", spool_file([operator_row()])[1]), "operators/ or requests/"),
+    "no folder": (lambda: ("x.parquet", spool_file([operator_row()])[1]), "operators/, requests/ or sequences/"),
     "column missing": (lambda: _without("timed_ns"), "no column 'timed_ns'"),
     "null": (lambda: _with_null("calls"), "'calls'"),
     "column type": (_retyped, "'calls' is double"),
