@@ -32,6 +32,8 @@ COMMANDS = (
     Command("serve", "serve a replayed trace and follow a channel", "cli.serve"),
     Command("registry", "show what a channel serves and served", "cli.registry"),
     Command("operators", "list the operators that can be compiled", "cli.operators"),
+    Command("budget", "show what searches may spend, have spent and have in flight", "cli.budget"),
+    Command("replay", "show how a candidate came about: prompts, answers, tool calls, costs, verdict", "cli.replay"),
     Command("patterns", "list the optimisation patterns and what became of them so far", "cli.patterns"),
     Command("memory", "list what searches have learned, or let it be forgotten", "cli.known"),
     Command("ui", "open the MLflow and Prefect pages of past runs", "cli.ui"),

@@ -27,3 +27,7 @@ class ServerStartError(GristmillError):
 
 class SpoolError(GristmillError):
     """The spool of a search's MLflow records cannot be used."""
+
+
+class ReplayError(GristmillError):
+    """What is to be replayed is not known, or means several things."""

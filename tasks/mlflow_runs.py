@@ -49,6 +49,7 @@ def child_tags(start: SearchStart, trial: SearchTrial, parent_run_id: str) -> di
             **verdict.host,
             SEARCH_TAG: start.search_id,
             "kind": "candidate",
+            "step": str(trial.step),
             CANDIDATE_TAG: candidate.digest,
             "operator": candidate.operator,
             "dtype": candidate.domain.dtype,

@@ -1,0 +1,140 @@
+"""A candidate's path is found by run, digest and episode, in MLflow and without it, and nothing else is shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agents.episode import Episode
+from kernels.candidate import Candidate
+from tasks import replay as replay_module
+from tasks.errors import ReplayError
+from tasks.journal import Journal
+from tasks.mlflow_sink import SearchLog
+from tasks.replay import Replay, replay
+from tasks.settings import Settings, from_environment
+from tests.tasks.test_mlflow_sink import TAGS, candidate, children, verdict
+from tests.tasks.test_mlflow_traces import episode
+
+RATIOS = (1.1, None, 0.9, 1.7)
+
+
+def by_model(number: int, of: Episode, *parents: str) -> Candidate:
+    one = candidate(number)
+    return replace(one, origin=replace(one.origin, agent=of.agent, model=of.model, episode=of.id, parents=parents))
+
+
+PATTERN = [candidate(number) for number in range(len(RATIOS))]
+EPISODE = replace(episode(0), candidates=(candidate(9).digest,))
+LOST = episode(1)
+WRITTEN = by_model(9, EPISODE, PATTERN[3].digest, "f" * 64)
+
+
+def search(home: Path, *, uri: str = "") -> Settings:
+    """A search with four candidates of a pattern agent, one of a language model, and an episode that led nowhere."""
+    settings = from_environment({"MILL_HOME": str(home), "MLFLOW_TRACKING_URI": uri})
+    journal = Journal(settings.searches_dir / "s1" / "verdicts.jsonl")
+    with SearchLog(home, "s1", tags=TAGS, tracking_uri=uri) as log:
+        log.episodes.record(EPISODE)
+        log.episodes.record(LOST)
+        for step, (one, ratio) in enumerate(zip([*PATTERN, WRITTEN], [*RATIOS, 2.5], strict=True)):
+            log.record(one, verdict(one, ratio), step)
+            journal.append(one, verdict(one, ratio), ())
+        log.finish({})
+        log.close(stall_s=0.1 if uri else 60.0)
+    return settings
+
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(params=["MLflow", "this host"])
+def settings(request: pytest.FixtureRequest, home: Path) -> Settings:
+    return search(home, uri="" if request.param == "MLflow" else NOBODY)
+
+
+def found(settings: Settings, text: str) -> Replay:
+    answer, away = replay(settings, text)
+    assert answer.source == ("this host" if settings.tracking_uri else "MLflow")
+    assert bool(away) is bool(settings.tracking_uri)
+    return answer
+
+
+def test_a_language_models_candidate_has_its_episode_and_its_parents(settings: Settings) -> None:
+    for text in (WRITTEN.digest[:8], WRITTEN.digest, "e0"):
+        answer = found(settings, text)
+        assert answer.candidate is not None and answer.candidate.digest == WRITTEN.digest
+        assert (answer.candidate.status, answer.candidate.ratio) == ("faster", 2.5)
+        assert answer.episodes == (EPISODE,)
+        assert [one.digest for one in answer.lineage] == [PATTERN[3].digest]
+    with pytest.raises(ReplayError, match="neither"):
+        replay(settings, "deadbeef")
+
+
+def test_a_pattern_agents_candidate_has_the_course_that_led_to_it(settings: Settings) -> None:
+    answer = found(settings, PATTERN[2].digest[:10])
+    assert answer.episodes == ()
+    assert [(one.digest, one.ratio) for one in answer.course] == [
+        (one.digest, ratio) for one, ratio in zip(PATTERN[:3], RATIOS, strict=False)
+    ]
+    assert answer.course[0].parameters["unroll"] == "0"
+
+
+def test_an_episode_without_a_candidate_is_found_by_its_id(settings: Settings) -> None:
+    answer = found(settings, "e1")
+    assert answer.candidate is None and answer.episodes == (LOST,)
+
+
+def test_a_run_of_mlflow_is_found_by_its_id(home: Path) -> None:
+    settings = search(home)
+    runs = {run.data.tags["candidate"]: run.info.run_id for run in children(home, "s1")}
+    answer = found(settings, runs[WRITTEN.digest])
+    assert answer.candidate is not None and answer.candidate.digest == WRITTEN.digest
+    assert answer.candidate.run_id == runs[WRITTEN.digest]
+
+
+@pytest.mark.parametrize("text", ["", "e", "' or 1=1", "%%%%%%%", "../../etc", "abc", "0" * 64, "\0", "é" * 300])
+def test_what_is_not_known_is_one_clear_line(home: Path, text: str) -> None:
+    settings = search(home)
+    with pytest.raises(ReplayError, match="neither a run") as problem:
+        replay(settings, text)
+    assert len(str(problem.value).splitlines()) == 1
+
+
+def test_looking_makes_no_store(tmp_path: Path) -> None:
+    settings = from_environment({"MILL_HOME": str(tmp_path)})
+    with pytest.raises(ReplayError):
+        replay(settings, "abcdef0")
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_beginning_of_several_digests_asks_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = from_environment({"MILL_HOME": str(tmp_path)})
+    journal = Journal(settings.searches_dir / "s1" / "verdicts.jsonl")
+    firsts = []
+    for number in range(17):
+        journal.append(candidate(number), verdict(candidate(number)), ())
+        firsts.append(candidate(number).digest[0])
+    monkeypatch.setattr(replay_module, "DIGEST", re.compile(r"[0-9a-f]{1,64}"))
+    common = max(firsts, key=firsts.count)
+    with pytest.raises(ReplayError, match=f"begins {firsts.count(common)} digests"):
+        replay(settings, common)
+
+
+def test_episodes_that_wait_in_the_spool_are_shown_beside_what_mlflow_has(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = search(home)
+    late = replace(EPISODE, id="e7")
+    other = by_model(8, late)
+    with SearchLog(home, "s2", tags=TAGS) as log:
+        log.record(other, verdict(other), 0)
+        assert log.close()
+    with SearchLog(home, "s2", tags=TAGS, tracking_uri=NOBODY) as log:
+        log.episodes.record(late)
+        log.close(stall_s=0.1)
+    answer, _ = replay(settings, other.digest)
+    assert answer.source == "MLflow" and answer.episodes == (late,)
