@@ -56,6 +56,11 @@ class Opponent(Protocol):
     def run(self, pool: Numbers, calls: int) -> float:
         """Runs so many of these sets; returns nanoseconds per call."""
 
+    def look_back(self) -> None:
+        """Reads what the last batch wrote, if the candidate's side does so with its own: what was read is in the caches
+        when the next batch writes there.
+        """
+
     @property
     def process_id(self) -> int | None:
         """Of its runner."""
@@ -99,6 +104,9 @@ class Baseline:
         self.run_ns += spent_ns
         return max(1.0, spent_ns / calls - self._link_ns)
 
+    def look_back(self) -> None:
+        """Its outputs are its library's own, in memory that it has just used before."""
+
     def _seed(self) -> int:
         return int(self._random.integers(0, 1 << 63))
 
@@ -134,10 +142,14 @@ class RivalCandidate:
         self._random = np.random.default_rng()
         self.run_ns = 0
         self._outputs: OutputArena | None = None
+        self._linked = False
+        self._last: tuple[int, Numbers, int] | None = None
+        """Seed, pool and calls."""
 
     def plan(self, stock: Stock) -> None:
         deadline_s = self._policy.deadline_s
-        self._outputs = self._outputs_of(stock)
+        self._outputs, self._last = self._outputs_of(stock), None
+        self._linked = stock.layout.linked
         try:
             self._session.plan(stock.plan(), deadline_s, output_bytes=stock.layout.output_bytes)
             if self.needs_setup:
@@ -155,7 +167,12 @@ class RivalCandidate:
         except Finding as finding:
             raise _as_error(finding) from None
         self.run_ns += spent_ns
+        self._last = seed, pool, calls
         return spent_ns / calls
+
+    def look_back(self) -> None:
+        if self._outputs is not None and self._last is not None:
+            self._outputs.survey(*self._last, linked=self._linked)
 
     @property
     def process_id(self) -> int | None:

@@ -127,7 +127,9 @@ class Pairs:
         batch = self._run(ours)
         if candidate_first:
             self._run_opponent(theirs)
-        self._keep_sample(self._examine(batch))
+        looks = [lambda: self._keep_sample(self._examine(batch)), self._opponent.look_back]
+        for look in looks if self.order.random() < 0.5 else looks[::-1]:
+            look()
         return Pair(self._candidate_ns, self._opponent_ns)
 
     def _pick(self, count: int) -> Numbers:
