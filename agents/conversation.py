@@ -34,6 +34,8 @@ class ChatSettings:
     max_output_tokens: int = 16_384
     temperature: float | None = None
     timeout_s: float = 300.0
+    max_prompt_characters: int = 120_000
+    """Of the first turn. Some three to four make a token."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ that is code:
 ```
 
 The JSON header is optional, and so is each of its fields:
-* `domain`: extents per axis for which the program is right; left out: {everywhere}.
+* `domain`: extents per axis for which the program is right; left out: {everywhere}, or what the first parent claims if
+  you include files of a parent.
 * `layout`: the weakest memory order of inputs that it reads: contiguous, inner_contiguous (rows are dense, with any
   step from one to the next) or any; left out, it is guessed from whether the source reads strides.
 * `needs_setup`: whether it exports the setup phase.

@@ -117,7 +117,8 @@ class LlmAgent:
 
     def _conversation(self, assignment: Assignment) -> Conversation:
         way = tool_loop.WAY.format(turns=self.way.turns, calls=tool_loop.MAX_CALLS) if self._uses_tools else ""
-        opening = prompt.render(assignment, self.redact, way=way)
+        limit = self.settings.max_prompt_characters
+        opening = prompt.render(assignment, self.redact, way=way, max_characters=limit)
         purpose = f"{self.name} on {assignment.brief.operator} {assignment.brief.dtype}"
         return Conversation(self.model, self.budget, self.settings, opening, purpose, self.redact)
 

@@ -116,10 +116,10 @@ def candidate_of(program: Program, assignment: Assignment, origin: Origin) -> Ca
         ProgramError: it cannot become one; the message says to the model what to change.
     """
     check_header(program.header)
-    files = {name: _clean(name, text) for name, text in program.files.items()}
-    language = _language(files, assignment)
-    files = _with_known_files(files, assignment.known_files)
-    _check_native(files, language)
+    own = {name: _clean(name, text) for name, text in program.files.items() if name != HEADER_FILE}
+    language = _language(own, assignment)
+    files = _with_known_files(own, assignment.known_files)
+    _check_native(own, language)
     if language is Language.CPP:
         needs_setup = _check_cpp(files, program.header)
     else:
@@ -134,7 +134,7 @@ def candidate_of(program: Program, assignment: Assignment, origin: Origin) -> Ca
             operator=assignment.brief.operator,
             language=language,
             files=files,
-            domain=_domain(program, files, language, assignment),
+            domain=_domain(program.header, own, files, language, assignment),
             origin=Origin(
                 origin.agent,
                 " ".join(printable(program.header.get("pattern", "")).split()) or origin.pattern,
@@ -267,13 +267,21 @@ def _flags(header: Mapping[str, Any], assignment: Assignment) -> tuple[str, ...]
     return tuple(given)
 
 
-def _domain(program: Program, files: Mapping[str, str], language: Language, assignment: Assignment) -> Domain:
+def _domain(
+    header: Mapping[str, Any],
+    own: Mapping[str, str],
+    files: Mapping[str, str],
+    language: Language,
+    assignment: Assignment,
+) -> Domain:
     brief = assignment.brief
-    given = program.header.get("domain")
-    ranges: tuple[AxisRange, ...] = (brief.focus,) if brief.focus is not None else ()
-    if given is not None:
-        ranges = tuple(_range(name, extents, assignment) for name, extents in given.items())
-    layout = Layout(program.header["layout"]) if "layout" in program.header else _layout(files, language)
+    layout = Layout(header["layout"]) if "layout" in header else _layout(files, language)
+    if "domain" in header:
+        ranges = tuple(_range(name, extents, assignment) for name, extents in header["domain"].items())
+    elif len(files) > len(own):  # what a parent's files are right for is what the parent claims
+        ranges = brief.parents[0].candidate.domain.ranges
+    else:
+        ranges = (brief.focus,) if brief.focus is not None else ()
     return Domain(brief.operator, brief.dtype, ranges, layout)
 
 

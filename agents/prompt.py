@@ -27,6 +27,8 @@ Redact = Callable[[str], str]
 
 MAX_CHARACTERS = 120_000
 """Of all messages together."""
+MIN_CHARACTERS = 2_000
+"""Of the user's message, however long the system's is."""
 NOTE_CHARACTERS = 300
 """Kept free to say what was cut."""
 MAX_SOURCE = 24_000
@@ -40,16 +42,19 @@ MAX_FEEDBACK = 20
 MAX_LINE = 400
 
 
-def render(assignment: Assignment, redact: Redact, *, way: str = "") -> tuple[Message, ...]:
+def render(
+    assignment: Assignment, redact: Redact, *, way: str = "", max_characters: int = MAX_CHARACTERS
+) -> tuple[Message, ...]:
     """The system's and the user's message.
 
     Args:
         redact: applied to all that others wrote.
         way: how to work, where it is not by one answer; stands last.
+        max_characters: of both together, for models with a short memory; the system's message is never cut.
     """
     system = "\n\n".join([instructions.text(assignment), RULE, *([way] if way else [])])
     sections = [(name, text) for name, text in _sections(assignment, redact) if text]
-    user = _joined(sections, MAX_CHARACTERS - len(system))
+    user = _joined(sections, max(MIN_CHARACTERS, max_characters - len(system)))
     return Message(Role.SYSTEM, system), Message(Role.USER, user)
 
 

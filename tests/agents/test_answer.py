@@ -158,6 +158,17 @@ def test_files_of_a_parent_need_not_be_repeated() -> None:
     assert child.digest != parent.digest
 
 
+def test_who_includes_a_parents_files_claims_no_more_than_it() -> None:
+    claimed = AxisRange("tokens", 1, 16)
+    (parent,) = reading_of(
+        as_answer(f'#include "rows.h"\n{KERNEL}', '{"domain": {"tokens": {"low": 1, "high": 16}}}')
+        + "```cpp rows.h\n#pragma once\n```\n"
+    ).candidates
+    assignment = assignment_for(brief_for(parents=(Parent(parent, verdict_on(parent)),)))
+    for kernel, ranges in ((f'// mine\n#include "rows.h"\n{KERNEL}', (claimed,)), (f"// mine\n{KERNEL}", ())):
+        assert read(as_answer(kernel), Finish.DONE, assignment, ORIGIN).candidates[0].domain.ranges == ranges
+
+
 @pytest.mark.parametrize("character", ["\0", "\ud800", "\x1b", "\u2066"])
 def test_what_is_not_text_is_refused_in_programs_alone(character: str) -> None:
     bad = reading_of(as_answer(f"// {character}\n{KERNEL}"))
@@ -243,3 +254,19 @@ def test_a_program_cut_anywhere_is_no_program(length: int) -> None:
     reading = reading_of(f"```cpp main.cpp\n{KERNEL[:length]}", Finish.LENGTH)
     assert reading.outcome is Outcome.TRUNCATED
     assert "shorter" in reading.feedback[0]
+
+
+@given(st.sampled_from(ANSWERS), st.data())
+@settings(max_examples=150, deadline=None)
+def test_damaged_answers_are_read(path: Path, data: st.DataObject) -> None:
+    """Pieces of the corpus, cut, doubled and with lines from one another."""
+    lines = Written.load(path).text.split("\n")
+    others = Written.load(data.draw(st.sampled_from(ANSWERS))).text.split("\n")
+    for _ in range(data.draw(st.integers(1, 4))):
+        at, length = data.draw(st.integers(0, len(lines))), data.draw(st.integers(0, 6))
+        piece = others[data.draw(st.integers(0, len(others))) :][:length]
+        lines[at : at + data.draw(st.integers(0, 6))] = piece
+    reading = reading_of("\n".join(lines), data.draw(st.sampled_from([Finish.DONE, Finish.LENGTH])))
+    assert (reading.outcome is Outcome.SUBMITTED) == bool(reading.candidates)
+    for candidate in reading.candidates:
+        assert records.parse(Candidate, records.canonical_json(candidate)) == candidate

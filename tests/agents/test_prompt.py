@@ -64,8 +64,8 @@ def candidate(text: str = KERNEL, **fields: object) -> Candidate:
     return Candidate("rms_norm", Language.CPP, {"main.cpp": text}, domain, origin, **fields)  # type: ignore[arg-type]
 
 
-def text_of(assignment: Assignment, redact: prompt.Redact = unredacted) -> str:
-    return "\n\n".join(message.text for message in prompt.render(assignment, redact))
+def text_of(assignment: Assignment, redact: prompt.Redact = unredacted, **limit: int) -> str:
+    return "\n\n".join(message.text for message in prompt.render(assignment, redact, **limit))
 
 
 def parent(verdict: Verdict | None = None, text: str = KERNEL) -> Parent:
@@ -189,13 +189,18 @@ def test_it_is_bounded_and_says_what_was_cut() -> None:
     assert text.endswith("The main file is main.cpp or main.py.")
 
 
-def test_what_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "MAX_CHARACTERS", 9_500)
+def test_what_is_left_out_is_named() -> None:
     brief = brief_for(parents=(parent(), parent(text="y" * 4000)), lessons=("one",))
-    text = text_of(assignment_for(brief))
+    text = text_of(assignment_for(brief), max_characters=9_500)
     assert len(text) <= 9_500
     assert "left out because there was too much to tell" in text
     assert "Task: Improve on the first parent" in text
+
+
+def test_a_model_with_a_short_memory_is_told_the_task() -> None:
+    text = text_of(assignment_for(brief_for(parents=(parent(),))), max_characters=1)
+    assert "gm_run" in text
+    assert text.endswith("The main file is main.cpp or main.py.")
 
 
 SECRETS = {
