@@ -69,6 +69,8 @@ class PatternSource:
     space: Callable[[Target], ParameterSpace]
     defaults: Callable[[Target], tuple[Values, ...]]
     """Combinations to try first, the best guess first."""
+    technique: Callable[[Target, Mapping[str, int]], str] | None = None
+    """Which pattern a combination follows, where that is not the same for all of them."""
     niche: bool = False
     """Whether it is worth trying only where the catalogue says that its pattern applies."""
     needs_setup: bool = False
@@ -83,12 +85,13 @@ class PatternSource:
         self.space(target).check(values)
         files = {"main.cpp": _read(self.source), **{name: _read(name) for name in self.headers}}
         files["parameters.h"] = render_parameters(target, values)
+        pattern = self.technique(target, values) if self.technique else self.name
         return Candidate(
             operator=self.operator,
             language=Language.CPP,
             files=files,
             domain=Domain(self.operator, target.dtype, (target.tokens,), Layout.INNER_CONTIGUOUS),
-            origin=Origin(agent, self.name, {name: str(value) for name, value in values.items()}),
+            origin=Origin(agent, pattern, {name: str(value) for name, value in values.items()}),
             needs_setup=self.needs_setup,
             compile_flags=self.compile_flags,
         )

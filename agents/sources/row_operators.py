@@ -72,6 +72,21 @@ def _source(name: str, operator: str, varying_axis: str, headers: tuple[str, ...
     )
 
 
+def _several_rows(operator: str) -> PatternSource:
+    return PatternSource(
+        name="multi-row-programs",
+        operator=operator,
+        dtypes=("float32", "bfloat16"),
+        source=f"{operator}_rows.cpp",
+        headers=HEADERS,
+        varying_axis="tokens",
+        specialists=SPECIALISTS,
+        space=_several_rows_space,
+        defaults=_several_rows_defaults,
+        niche=True,
+    )
+
+
 RMS_NORM = _source("producer-consumer-fusion", "rms_norm", "tokens")
 FUSED_ADD_RMS_NORM = _source("producer-consumer-fusion", "fused_add_rms_norm", "tokens")
 ROTARY_EMBEDDING = _source("producer-consumer-fusion", "rotary_embedding", "tokens")
@@ -87,16 +102,14 @@ SILU_AND_MUL = PatternSource(
     space=_parted_space,
     defaults=_parted_defaults,
 )
-RMS_NORM_ROWS = PatternSource(
-    name="multi-row-programs",
-    operator="rms_norm",
-    dtypes=("float32", "bfloat16"),
-    source="rms_norm_rows.cpp",
-    headers=HEADERS,
-    varying_axis="tokens",
-    specialists=SPECIALISTS,
-    space=_several_rows_space,
-    defaults=_several_rows_defaults,
-    niche=True,
+RMS_NORM_ROWS = _several_rows("rms_norm")
+FUSED_ADD_RMS_NORM_ROWS = _several_rows("fused_add_rms_norm")
+SOURCES = (
+    RMS_NORM,
+    RMS_NORM_ROWS,
+    FUSED_ADD_RMS_NORM,
+    FUSED_ADD_RMS_NORM_ROWS,
+    ROTARY_EMBEDDING,
+    SOFTMAX,
+    SILU_AND_MUL,
 )
-SOURCES = (RMS_NORM, RMS_NORM_ROWS, FUSED_ADD_RMS_NORM, ROTARY_EMBEDDING, SOFTMAX, SILU_AND_MUL)

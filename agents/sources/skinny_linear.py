@@ -60,6 +60,12 @@ def _rows_defaults(target: Target) -> tuple[Values, ...]:
     return tuple(values for values in wanted if values["TOKENS"] in _token_blocks(target))
 
 
+def _rows_technique(target: Target, values: Mapping[str, int]) -> str:
+    """As `PAIRS` in skinny_linear.h decides."""
+    units = target.dtype == "bfloat16" and "avx512_bf16" in target.hardware.vector_flags
+    return "bf16-dot-products" if units and values["LANES"] == 16 else "register-blocking"
+
+
 def _panels_space(target: Target) -> ParameterSpace:
     sums = target.registers - SPARE_REGISTERS
 
@@ -126,6 +132,7 @@ ROWS = PatternSource(
     specialists=SPECIALISTS,
     space=_rows_space,
     defaults=_rows_defaults,
+    technique=_rows_technique,
 )
 PANELS = PatternSource(
     name="weight-packing",
