@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(compact_table(rows, HEADERS) if rows else "nothing was spent yet")
     gone = sum(entry.abandoned for entry in open_)
     if gone:
-        print(f"abandoned: {gone} calls, whose process died before it could say what they cost; they are spent in full")
+        print(f"abandoned calls: {gone}; their process died before it could say what they cost, so all of it is spent")
     print(f"the next search may spend {_texts(caps.search)}, all searches of a day together {_texts(caps.day)}")
     return 0
 

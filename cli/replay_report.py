@@ -22,14 +22,15 @@ INDENT = "    "
 
 
 def render(found: Replay, *, full: bool = False) -> str:
-    """The whole page."""
+    """The whole page, in printable characters."""
     blocks = []
     if found.candidate is not None:
         blocks.append("\n".join(_head(found.candidate, found.lineage)))
     blocks += ["\n".join(_episode(episode, full)) for episode in found.episodes]
     if found.candidate is not None and not found.episodes:
         blocks.append(_course(found.course, full))
-    return "\n\n".join(blocks)
+    # What a model or a provider wrote may hold control characters, which were meant for the terminal.
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in "\n\n".join(blocks))
 
 
 def _head(candidate: Judged, lineage: Sequence[Judged]) -> Iterator[str]:
@@ -104,8 +105,7 @@ def _tool_turn(turn: ToolTurn, began_ms: int, full: bool) -> Iterator[str]:
 
 
 def _text(text: str, full: bool) -> Iterator[str]:
-    """Indented; without control characters, which a model may have meant for the terminal."""
-    lines = "".join(c if c.isprintable() or c == "\n" else " " for c in text.expandtabs(4)).splitlines()
+    lines = text.expandtabs(4).splitlines()
     shown = lines if full else _shortened(lines)
     yield from (f"{INDENT}{INDENT}{INDENT}{line}".rstrip() for line in shown)
 

@@ -7,6 +7,7 @@ judged before it, in the same search.
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -239,7 +240,10 @@ class MlflowHistory:
         """The whole episode; its spans may have been cut."""
         path = mlflow_traces.artifact_path(info.tags[mlflow_traces.EPISODE_TAG])
         run_id = info.trace_metadata["mlflow.sourceRun"]
-        return records.parse(Episode, Path(self._client.download_artifacts(run_id, path)).read_bytes(), path)
+        with tempfile.TemporaryDirectory(prefix="mill-") as folder:
+            return records.parse(
+                Episode, Path(self._client.download_artifacts(run_id, path, folder)).read_bytes(), path
+            )
 
     def _runs(self, query: str) -> list[Any]:
         found: list[Any] = []
