@@ -26,16 +26,23 @@ from cli import home
 from cli.errors import EnvironmentSetupError
 from cli.progress import ProgressLine
 
-SETS = {"pipeline": ("pipeline.txt",), "dev": ("dev.txt", "oracle.txt"), "agents": ("agents.txt",)}
-"""Requirement files by name of the set; `dev` holds all of `pipeline`, and `agents` stands alone."""
+SETS = {
+    "pipeline": ("pipeline.txt",),
+    "dev": ("dev.txt", "oracle.txt"),
+    "agents": ("agents.txt",),
+    "local-model": ("local-model.txt",),
+}
+"""Requirement files by name of the set; `dev` holds all of `pipeline`."""
+APART = ("agents", "local-model")
+"""Sets that need no torch, each with an environment of its own."""
 AGENTS_VARIABLE = "MILL_AGENTS_VENV"
 MODELS_VARIABLES = ("MILL_MODELS", "MILL_MODELS_FILE")
 TORCH = "torch==2.13.0"
 TORCH_INDEX_VARIABLE = "MILL_TORCH_INDEX"
 NEEDED_BYTES = 3 << 30
 """Free space without which a set-up would only fail later: the CPU build takes 2.5 GB, CUDA builds more."""
-AGENTS_NEEDED_BYTES = 1 << 30
-"""The same for the agents' environment, which takes 0.4 GB."""
+APART_NEEDED_BYTES = 1 << 30
+"""The same for what stands apart: 0.4 GB and, with its weights, 0.9 GB."""
 REDIRECTING_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 """What would make pip install somewhere else."""
 PACKAGE_LINE = re.compile(r"(Collecting|Requirement already satisfied:|Ignoring) ")
@@ -119,7 +126,7 @@ class Environment:
 
     def digest(self, requirements: str) -> str:
         """Identity of a set: its files, torch, and the version of Python it is for."""
-        content = hashlib.sha256(f"{sys.version_info[:2]} {'' if requirements == 'agents' else TORCH}".encode())
+        content = hashlib.sha256(f"{sys.version_info[:2]} {'' if requirements in APART else TORCH}".encode())
         for name in SETS[requirements]:
             content.update((self.root / "requirements" / name).read_bytes())
         return content.hexdigest()
@@ -149,7 +156,7 @@ class Environment:
 
     def _set_up(self, requirements: str, lock: int) -> None:
         free = shutil.disk_usage(self.root).free
-        needed = AGENTS_NEEDED_BYTES if requirements == "agents" else NEEDED_BYTES
+        needed = APART_NEEDED_BYTES if requirements in APART else NEEDED_BYTES
         if free < needed:
             raise EnvironmentSetupError(
                 f"cannot set up {self.folder}: {free >> 20} MiB free, {needed >> 20} MiB needed; free some space"
@@ -166,7 +173,7 @@ class Environment:
             locked = [argument for file in files for argument in ("-r", str(file))]
             packages = sum(len(re.findall(r"^\w\S*==", file.read_text(), re.MULTILINE)) for file in files)
             self._install(["--require-hashes", "--no-deps", *locked], packages, progress, lock)
-            if requirements != "agents":
+            if requirements not in APART:
                 self._install([*(["--index-url", index] if index else []), TORCH], 1, progress, lock)
             self._write_stamp(requirements)
 

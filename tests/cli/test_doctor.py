@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+import pytest
+
 from cli import doctor
 from harness import layers, sandbox
 
@@ -38,3 +40,21 @@ def test_a_host_whose_sandbox_does_not_start_is_told_once(monkeypatch, capsys):
     rows = json.loads(capsys.readouterr().out)
     (told,) = [row for row in rows if row["what"].startswith("sandbox")]
     assert not told["good"] and "no process came up" in told["detail"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "good", "told"),
+    [
+        ({}, True, "none configured"),
+        ({"MILL_MODELS": "openai/a"}, False, "MILL_AGENTS_VENV is not set"),
+        ({"MILL_MODELS": "openai/a@x"}, False, "requests per minute"),
+        ({"MILL_MODELS": "openai/a", "MILL_AGENTS_VENV": "/nowhere"}, False, "no Python at /nowhere"),
+    ],
+)
+def test_it_says_whether_models_can_be_called(monkeypatch, environ, good, told):
+    for name in ("MILL_MODELS", "MILL_MODELS_FILE", "MILL_AGENTS_VENV"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    row = doctor._examine("language models", doctor._models, None)
+    assert row.good is good and told in row.detail

@@ -137,6 +137,29 @@ def test_faults_are_one_line_and_bugs_keep_their_traceback(
     assert fault == "broken" or result.stderr.count("\n") == 1
 
 
+LOOK = """
+import os
+from agents.models import keys
+def configure(parser): pass
+def run(arguments):
+    everything = open("/proc/self/environ").read() + repr(dict(os.environ))
+    print("sk-0123456789" in everything, sorted(keys.taken_from(os.environ).values()))
+    return 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("models", "told"), [("openai/a", "False ['OPENAI_API_KEY']"), ("", "True ['OPENAI_API_KEY']")]
+)
+def test_keys_go_behind_a_descriptor_where_models_are_called(bare_checkout: Path, models: str, told: str) -> None:
+    """Where none are, the variables stay as they are: they are somebody else's."""
+    shutil.copytree(ROOT / "agents", bare_checkout / "agents", ignore=shutil.ignore_patterns("__pycache__"))
+    (bare_checkout / "cli" / "compile.py").write_text(LOOK)
+    named = {"MILL_VENV": sys.prefix, "MILL_AGENTS_VENV": sys.prefix, "MILL_MODELS": models}
+    result = mill("compile", launcher=bare_checkout / "mill", OPENAI_API_KEY="sk-0123456789", **named)
+    assert (result.stdout, result.returncode) == (f"{told}\n", 0), result.stderr
+
+
 def test_pytest_gets_the_arguments_in_their_order(bare_checkout: Path) -> None:
     (bare_checkout / "test_one.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
     arguments = ("-k", "test_b", "test_one.py", "-q", "-p", "no:cacheprovider")
@@ -180,6 +203,32 @@ class TestEnvironment:
     def test_the_dev_set_serves_both(self, checkout: Environment) -> None:
         checkout.set_up("dev")
         assert checkout.holds("dev") and checkout.holds("pipeline")
+
+    def test_what_stands_apart_is_installed_beside_it_and_without_torch(self, checkout: Environment) -> None:
+        (checkout.root / "requirements" / "agents.txt").write_text("one==1 \\\n    --hash=sha256:00\n")
+        agents = Environment(checkout.root, checkout.home, ".venv-agents")
+        agents.set_up("agents")
+        (call,) = (checkout.root / "calls").read_text().splitlines()
+        assert "--require-hashes --no-deps -r" in call and "agents.txt" in call
+        assert agents.holds("agents") and not checkout.folder.exists()
+
+    def test_the_agents_environment_is_made_where_it_is_wanted_and_named_where_it_is(
+        self, checkout: Environment, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (checkout.root / "requirements" / "agents.txt").write_text("one==1 \\\n    --hash=sha256:00\n")
+        monkeypatch.setattr(environment.home, "ROOT", checkout.root)
+        monkeypatch.setattr(environment.home, "home", lambda: checkout.home)
+        environ: dict[str, str] = {}
+        environment.name_agents_environment(environ, wanted=False)
+        assert environ == {}
+        environment.name_agents_environment(environ, wanted=True)
+        assert environ == {"MILL_AGENTS_VENV": str(checkout.root / ".venv-agents")}
+        found: dict[str, str] = {}
+        environment.name_agents_environment(found, wanted=False)
+        assert found == environ
+        prepared = {"MILL_AGENTS_VENV": "/elsewhere"}
+        environment.name_agents_environment(prepared, wanted=True)
+        assert prepared == {"MILL_AGENTS_VENV": "/elsewhere"}
 
     def test_changed_requirements_are_installed(self, checkout: Environment) -> None:
         checkout.set_up("pipeline")
