@@ -186,7 +186,7 @@ class Cut:
         item_bytes = tensor.element_size()
         self._copy = arena.cut
         self._memory = torch.empty((CUT_ROOM, *shape), dtype=tensor.dtype)
-        self._end = 0
+        self._end, self._room = 0, CUT_ROOM
         self._per_set = math.prod(shape) * item_bytes
         self._from = tensor.data_ptr(), tensor.stride(0) * item_bytes
         self._in_parts = places > 0
@@ -196,9 +196,9 @@ class Cut:
     def take(self, numbers: Numbers, places_P: Places) -> None:
         """Of those sets, behind what was taken before; of whole sets the places do not matter."""
         first, self._end = self._end, self._end + len(numbers)
-        while self._end > len(self._memory):
+        while self._end > self._room:
             self._memory = torch.cat((self._memory, torch.empty_like(self._memory)))
-            self._to = self._memory.data_ptr()
+            self._to, self._room = self._memory.data_ptr(), 2 * self._room
         pieces = (places_P.ctypes.data, len(places_P)) if self._in_parts else (WHOLE.ctypes.data, 1)
         to = self._to + first * self._per_set
         self._copy(*self._from, numbers.ctypes.data, len(numbers), *pieces, *self._piece, to)

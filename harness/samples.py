@@ -56,14 +56,14 @@ class Samples:
         called = walk.called[chosen]
         self._called.append(called)
         self._states.append(walk.states[chosen])
-        self._places.append(np.broadcast_to(places_P, (len(called), len(places_P))))
+        self._places += [places_P] * len(called)
         for copies in self._all:
             copies.take(called, places_P)
 
     @property
     def part(self) -> Part:
         """What was taken of each call."""
-        places_SP = torch.from_numpy(np.concatenate(self._places)) if self._axis else None
+        places_SP = torch.from_numpy(np.stack(self._places)) if self._axis else None
         return Part(self._stock.definition, self._axis, places_SP)
 
     def outputs(self) -> list[Tensor]:
@@ -81,7 +81,7 @@ class Samples:
         dims = [spec.dims for spec in self._stock.definition.inputs]
         linked = [index for index, copies in enumerate(self._inputs) if copies is None]
         if self._axis and inputs.rows_can_be_made and all(dims[index][0] == self._axis for index in linked):
-            return inputs.made_rows(called, states, np.concatenate(self._places))
+            return inputs.made_rows(called, states, np.stack(self._places))
         part = self.part
         return {index: part.of(dims[index], tensor, None) for index, tensor in inputs.made(called, states).items()}
 
