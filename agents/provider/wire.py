@@ -122,8 +122,8 @@ def call_of(request: ChatRequest, route: Route) -> Call:
 
 
 def clean(text: str) -> str:
-    """The text with lone surrogates and NUL replaced: what any file, database and encoder takes."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    """The text with ? for lone surrogates and NUL: what any file, database and encoder takes, and no longer than it was."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def input_bytes(call: Call) -> int:

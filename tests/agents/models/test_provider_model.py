@@ -75,7 +75,7 @@ def test_the_whole_conversation_reaches_the_provider(client: ProviderClient, ser
     (request,) = server.requests
     assert [message["role"] for message in request["messages"]] == ["system", "user", "assistant", "tool"]
     assert request["messages"][2]["tool_calls"][0]["function"] == {"name": "build", "arguments": '{"source": "ä?"}'}
-    assert request["messages"][3] == {"role": "tool", "content": "bad\ufffd? bytes", "tool_call_id": "call_0"}
+    assert request["messages"][3] == {"role": "tool", "content": "bad?? bytes", "tool_call_id": "call_0"}
     assert request["tools"][0]["function"]["parameters"] == TOOL.parameters
     assert (request["max_tokens"], request["temperature"], request["stream"]) == (100, 0.5, True)
 
@@ -152,7 +152,7 @@ def test_answers_of_a_megabyte_come_and_longer_ones_are_cut(
 
 def test_text_that_no_file_takes_is_replaced(client: ProviderClient, serve: Serve) -> None:
     server = serve(Behaviour(raw=streamed('"delta":{"content":"a\\ud800\\u0000b"},"finish_reason":"stop"')))
-    assert model_at(client, server).complete(REQUEST).text == "a?\ufffdb"
+    assert model_at(client, server).complete(REQUEST).text == "a??b"
 
 
 @pytest.mark.parametrize(
