@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from abc import ABC, abstractmethod
 
@@ -222,3 +223,26 @@ def test_the_swarm_has_an_agent_per_pattern() -> None:
         "pattern:skinny_linear:register-blocking",
         "pattern:skinny_linear:weight-packing",
     ]
+
+
+def test_a_source_for_a_niche_is_asked_only_where_the_traffic_has_some() -> None:
+    def names(out_features: int) -> set[str]:
+        axes = {"tokens": 4, "in_features": 4096, "out_features": out_features}
+        layouts = (dense((4, 4096), "float32"), dense((out_features, 4096), "float32"))
+        workload = Workload("skinny_linear", "float32", axes, layouts, calls=1, time_ns=1)
+        return {agent.name for agent in pattern_agents(brief_for(workload), seed=1)}
+
+    assert names(8) - names(4096) == {"pattern:skinny_linear:split-k"}
+    assert "pattern:skinny_linear:register-blocking" in names(8) & names(4096)
+
+
+def test_journals_from_before_a_pattern_was_renamed_count() -> None:
+    brief = brief_for(linear(16))
+    old = [
+        dataclasses.replace(c, origin=dataclasses.replace(c.origin, agent="pattern:skinny_linear:row-dot-products"))
+        for c in PatternAgent(skinny_linear.ROWS, 1).propose(brief, 5)
+    ]
+    agent = PatternAgent(skinny_linear.ROWS, 1)
+    for candidate in old:
+        agent.learn(candidate, verdict_on(candidate, 1.5))
+    assert not {c.digest for c in old} & {c.digest for c in agent.propose(brief, 5)}

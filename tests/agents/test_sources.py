@@ -13,9 +13,9 @@ import torch
 
 from agents.parameter_space import Values
 from agents.pattern_source import PatternSource, Target
-from agents.sources import catalogue
+from agents.sources import catalogue, skinny_linear
 from gristmill.domain import AxisRange, Domain, Layout
-from gristmill.hardware import describe_cpu, local_cpu
+from gristmill.hardware import Hardware, describe_cpu, local_cpu
 from gristmill.native import NativeKernel, layout_of
 from gristmill.workload import TensorLayout, Workload
 from kernels import catalogue as operators
@@ -183,15 +183,37 @@ def test_exponential_is_accurate_and_keeps_special_values(compile_candidates: Co
     assert out_TI[0, -4:].tolist() == [float("inf"), 0.0, 200.0, 0.0]
 
 
-def test_softmax_of_masked_rows(compile_candidates: Compile) -> None:
-    pattern = next(p for p in catalogue.SOURCES if p.operator == "softmax")
-    target = target_for(pattern, "float32")
-    (kernel,) = compile_candidates([pattern.candidate(target, pattern.defaults(target)[0], "test")], "native")
-    x_RC = torch.randn(4, 77)
+@pytest.mark.parametrize("pattern", [p for p in catalogue.SOURCES if p.operator == "softmax"], ids=name_of)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_softmax_of_masked_rows(pattern: PatternSource, dtype: str, compile_candidates: Compile) -> None:
+    """Several blocks, and threads woken: a maximum that grows late, parts and rows with nothing but masked columns."""
+    target = target_for(pattern, dtype)
+    lowered = {p.name: min(p.choices) for p in pattern.space(target).parameters if p.name in (*LOWERED, "BLOCK")}
+    candidate = pattern.candidate(target, {**pattern.defaults(target)[0], **lowered}, "test")
+    (kernel,) = compile_candidates([candidate], "native")
+    x_RC = torch.randn(6, 2077)
     x_RC[0, 5:] = float("-inf")
     x_RC[1, :] = float("-inf")
-    x_RC[2, 3] = float("nan")
+    x_RC[2, 1803] = float("nan")
     x_RC[3, ::2] = float("-inf")
-    out_RC = torch.empty_like(x_RC)
-    assert kernel.run((x_RC,), (), (out_RC,)) == 0
-    torch.testing.assert_close(out_RC, torch.softmax(x_RC, -1), equal_nan=True)
+    x_RC[4, :1500] = float("-inf")
+    x_RC[5, 1500:] += 200.0
+    x_RC = x_RC.to(getattr(torch, dtype))
+    for rows in (x_RC, *x_RC.split(1), x_RC[:, :77].contiguous()):
+        out_RC = torch.empty_like(rows)
+        assert kernel.run((rows,), (), (out_RC,)) == 0
+        expected_RC = torch.softmax(rows.float(), -1).to(rows.dtype)
+        torch.testing.assert_close(out_RC, expected_RC, equal_nan=True)
+
+
+def test_combinations_that_use_the_dot_product_units_say_so() -> None:
+    units = Hardware("x86_64-test-avx512_bf16", "test", 2, ("avx2", "fma", "avx512f", "avx512_bf16"))
+    for hardware, dtype, lanes, technique in [
+        (units, "bfloat16", 16, "bf16-dot-products"),
+        (units, "bfloat16", 8, "register-blocking"),
+        (units, "float32", 16, "register-blocking"),
+        (Hardware("x86_64-test-avx512f", "test", 2, ("avx512f",)), "bfloat16", 16, "register-blocking"),
+    ]:
+        target = Target(hardware, 2, dtype, AxisRange("tokens", 1, 4))
+        values = {**skinny_linear.ROWS.defaults(target)[0], "LANES": lanes}
+        assert skinny_linear.ROWS.candidate(target, values, "test").origin.pattern == technique
