@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from agents import recall
 from agents.brief import Brief
 from agents.errors import PatternError
-from agents.memory import Remembered
+from agents.memory import CandidateEntry, Remembered
 from agents.parameter_space import Values
 from agents.parameter_study import ParameterStudy
 from agents.pattern_source import PatternSource, Target
@@ -105,13 +105,30 @@ class PatternAgent:
                     if _place(candidate) == place:
                         _recall(study, candidate, verdict)
 
+    def rewritten(self, brief: Brief) -> list[tuple[Candidate, CandidateEntry]]:
+        """Each remembered candidate of this agent, written anew for each range of the brief's traffic whose target
+        allows its constants, with what speaks for it.
+        """
+        targets = [
+            Target(brief.hardware, brief.cores, brief.dtype, tokens) for tokens in ranges_of(brief, self.pattern)
+        ]
+        return [
+            (self.pattern.candidate(target, values, self.name), one.entry)
+            for one in self._own
+            for target in targets
+            if (values := self._values_in_space(one.candidate, target)) is not None
+        ]
+
     def _known_values(self, brief: Brief, target: Target) -> list[Values]:
         """Remembered combinations that were good for workloads near the target's, the best first."""
         here = [w for w in brief.workloads if target.tokens.admits(w.axes[self.pattern.varying_axis])]
-        own = [one for one in self.remembered if one.candidate.origin.agent in self._names]
-        ranked = recall.ranked_for(own, here, [brief.weight(w) for w in here], brief.hardware.key)
+        ranked = recall.ranked_for(self._own, here, [brief.weight(w) for w in here], brief.hardware.key)
         known = [values for one in ranked if (values := self._values_in_space(one.candidate, target)) is not None]
         return _distinct(known)[: recall.FIRST]
+
+    @property
+    def _own(self) -> list[Remembered]:
+        return [one for one in self.remembered if one.candidate.origin.agent in self._names]
 
     def _values_in_space(self, candidate: Candidate, target: Target) -> Values | None:
         """A remembered candidate's constants, if this target allows them: other cores or ranges may not."""

@@ -15,7 +15,6 @@ from agents.bandit import PatternBandit, nearness, priors
 from agents.memory import CandidateEntry, Contents, Recollection, Remembered, family_of
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
-from kernels.verdict import WorkloadTiming
 
 REACH = 2.0
 """Doublings over which a gain is believed to shrink, as a logarithm, to 1/e of itself."""
@@ -24,7 +23,11 @@ MISSING_AXIS = 4.0
 RECALLED_CANDIDATES = 24
 RECALLED_LESSONS = 100
 FIRST = 4
-"""Remembered candidates that a search tries before its own ideas, per range of traffic."""
+"""Remembered combinations that a pattern agent tries before its defaults, per range of traffic."""
+JUDGED_FIRST = 8
+"""Candidates that a search begins with, at most."""
+LEAST_ADDED = 0.01
+"""What the next of them has to add to the others' promise, as the logarithm of a ratio: 1 % of the time."""
 MAX_QUERY = 200
 
 
@@ -85,8 +88,8 @@ def ranked_for(
     The one with the highest total comes first, then those that promise most on a single workload (specialists), by the
     workload's weight, then the others. A gain proven elsewhere counts less the farther its workload or hardware is.
     """
-    promises = [_promises(one, workloads, hardware) for one in remembered]
-    totals = [sum(map(_times, weights, promise)) for promise in promises]
+    promises = [[promise(one.entry, workload, hardware) for workload in workloads] for one in remembered]
+    totals = [sum(share * value for share, value in zip(weights, of_one, strict=True)) for of_one in promises]
     order = sorted(range(len(remembered)), key=lambda i: (-totals[i], remembered[i].entry.candidate))
     chosen = [i for i in order[:1] if totals[i] > 0]
     for place in sorted(range(len(workloads)), key=lambda place: (-weights[place], workloads[place].digest)):
@@ -95,6 +98,55 @@ def ranked_for(
             chosen.append(best)
     chosen += [i for i in order if totals[i] > 0]
     return tuple(remembered[i] for i in dict.fromkeys(chosen))
+
+
+def first(
+    options: Sequence[tuple[Candidate, CandidateEntry]],
+    workloads: Sequence[Workload],
+    weights: Sequence[float],
+    hardware: str,
+) -> list[Candidate]:
+    """What to judge before all else: each candidate adds the most to what those before it promise for the workloads
+    together, until the next one would add next to nothing.
+
+    Args:
+        options: candidates as they would run here, with what speaks for each.
+        weights: shares of the engine's time, of the workloads in order.
+    """
+    promises = {
+        candidate.digest: [
+            promise(entry, workload, hardware) if candidate.domain.admits(workload) else 0.0 for workload in workloads
+        ]
+        for candidate, entry in options
+    }
+    covered = [0.0] * len(workloads)
+    chosen: list[str] = []
+
+    def added(digest: str) -> float:
+        return sum(w * max(0.0, p - c) for w, p, c in zip(weights, promises[digest], covered, strict=True))
+
+    while len(chosen) < JUDGED_FIRST and promises:
+        best = max(sorted(promises), key=added)
+        if added(best) < LEAST_ADDED:
+            break
+        chosen.append(best)
+        covered = list(map(max, covered, promises[best]))
+    by_digest = {candidate.digest: candidate for candidate, _ in options}
+    return [by_digest[digest] for digest in chosen]
+
+
+def promise(entry: CandidateEntry, workload: Workload, hardware: str) -> float:
+    """The logarithm of the ratio to hope for, from the nearest workload that was timed; 0 if it was not faster there.
+    What was proven on a workload or hardware farther away counts less.
+    """
+    if not entry.timings:
+        return 0.0
+    near = nearness(entry.operator, entry.hardware, entry.operator, hardware)
+    off, nearest = min(
+        ((distance(timing.workload, workload), timing) for timing in entry.timings),
+        key=lambda pair: (pair[0], pair[1].workload.digest),
+    )
+    return near * max(0.0, math.log(max(nearest.ratio_low, 1e-6))) * math.exp(-off / REACH)
 
 
 def search(contents: Iterable[Contents], query: str, limit: int) -> tuple[str, ...]:
@@ -137,23 +189,3 @@ def _lines(contents: Contents) -> Iterable[tuple[str, str, float]]:
 
 def _words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9.]+", text.lower())
-
-
-def _promises(one: Remembered, workloads: Sequence[Workload], hardware: str) -> list[float]:
-    """Per workload, the logarithm of the ratio to hope for; 0 where the candidate may not run or was not proven."""
-    near = nearness(one.entry.operator, one.entry.hardware, one.entry.operator, hardware)
-    return [near * _promise(one.entry.timings, workload) for workload in workloads]
-
-
-def _promise(timings: Sequence[WorkloadTiming], workload: Workload) -> float:
-    if not timings:
-        return 0.0
-    off, nearest = min(
-        ((distance(timing.workload, workload), timing) for timing in timings),
-        key=lambda pair: (pair[0], pair[1].workload.digest),
-    )
-    return max(0.0, math.log(max(nearest.ratio_low, 1e-6))) * math.exp(-off / REACH)
-
-
-def _times(one: float, other: float) -> float:
-    return one * other

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from agents import recall
 from agents.agent import Agent
 from agents.brief import Best, Brief
 from agents.memory import Remembered
@@ -13,6 +14,7 @@ from agents.pattern_source import PatternSource
 from agents.patterns import catalogue as patterns
 from agents.sources import catalogue
 from kernels import catalogue as operators
+from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 
 
@@ -36,6 +38,16 @@ def _sources(brief: Brief) -> list[PatternSource]:
     applicable = patterns.applicable(operators.operator(brief.operator), brief.workloads, brief.hardware)
     names = {pattern.name for pattern in applicable}
     return [source for source in sources if not source.niche or source.name in names]
+
+
+def remembered_first(agents: Sequence[Agent], remembered: Sequence[Remembered], brief: Brief) -> list[Candidate]:
+    """What a search begins with: the few remembered candidates that together promise most for its traffic. Those of
+    pattern agents are written anew for its ranges, those of language models are taken as they are.
+    """
+    options = [(one.candidate, one.entry) for one in remembered if one.candidate.origin.model]
+    options += [pair for agent in agents if isinstance(agent, PatternAgent) for pair in agent.rewritten(brief)]
+    weights = [brief.weight(workload) for workload in brief.workloads]
+    return recall.first(options, brief.workloads, weights, brief.hardware.key)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ in turn, candidate by candidate, in the same process and with the same judge: on
 the same number of candidates. *The first one's best* is the level that the cold search ends with: the traffic-weighted
 gain with the best candidate for each workload. A search has *reached* it with the n-th candidate if the best of its
 first n give 98 % of that level. So that luck in a quick timing neither sets the level nor reaches it, every candidate
-that was ever the best on a workload, of either search, is judged again three times, and the median of those ratios is
+that was ever the best on a workload, of either search, is judged again five times, and the median of those ratios is
 what counts. The figure is the geometric mean, over operators and seeds, of candidates with memory over candidates
 without; a search that never reaches the level counts with all its candidates and one more.
 """
@@ -25,9 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.agent import Agent
 from agents.brief import Brief
-from agents.swarm import pattern_agents
+from agents.swarm import pattern_agents, remembered_first
 from benchmarks.figures import Figure, Outcome, record
 from cli.table import compact_table
 from gristmill.directory_store import DirectoryStore
@@ -48,7 +47,7 @@ TARGET = 0.5
 REACHED = 0.98
 CANDIDATES = 60
 SEEDS = 3
-AGAIN = 3
+AGAIN = 5
 """Judgements of each candidate that was ever the best."""
 BUILD_AHEAD = 3
 RESAMPLES = 4000
@@ -94,10 +93,13 @@ class Course:
 
     def gains(self, workloads: Sequence[Workload], ratios: Mapping[tuple[str, str], float]) -> list[float]:
         """The traffic-weighted gain after each candidate, by ratios per `(candidate, workload)`."""
-        return [
-            weighted_gain(workloads, {w: ratios.get((candidate, w), 1.0) for w, candidate in held.items()})
-            for held in self.holders
-        ]
+        best: dict[str, float] = {}
+        course = []
+        for held in self.holders:
+            for workload, candidate in held.items():
+                best[workload] = max(best.get(workload, 1.0), ratios.get((candidate, workload), 1.0))
+            course.append(weighted_gain(workloads, best))
+        return course
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def compare(case: Case, seed: int, count: int, folder: Path, peaks: Peaks) -> Co
         courses = [course(trials) for trials in zip(*zip(cold, warm, strict=False), strict=True)]
         ratios = judged_again(judge, then, courses)
     cold_gains, warm_gains = (one.gains(then, ratios) for one in courses)
-    level = max(cold_gains)
+    level = cold_gains[-1]
     return Comparison(case.operator, seed, level, reached(cold_gains, level), reached(warm_gains, level))
 
 
@@ -255,20 +257,21 @@ def explored(judge: Judge, brief: Brief, seed: int, memory: SearchMemory | None,
     what that holds.
     """
     remembered = memory.recall(brief.operator, brief.dtype, brief.hardware).candidates if memory else ()
-    agents = deque(pattern_agents(brief, seed, remembered))
-    waiting: deque[tuple[Agent, Candidate]] = deque()
+    every = pattern_agents(brief, seed, remembered)
+    agents, waiting = deque(every), deque(remembered_first(every, remembered, brief))
     for _ in range(count):
         while agents and len(waiting) < BUILD_AHEAD:
             agent = agents.popleft()
             for candidate in agent.propose(brief, 1):
                 judge.prepare(candidate)
-                waiting.append((agent, candidate))
+                waiting.append(candidate)
                 agents.append(agent)
         if not waiting:
             return
-        agent, candidate = waiting.popleft()
+        candidate = waiting.popleft()
         verdict = judge.judge(candidate, brief.workloads)
-        agent.learn(candidate, verdict)
+        for agent in every:
+            agent.learn(candidate, verdict)
         yield Trial(candidate, verdict)
 
 

@@ -24,11 +24,10 @@ from agents.spending import Budget
 from agents.strategies import catalogue as strategies
 from agents.strategies.guided import Guided
 from agents.strategy import Strategy
-from agents.swarm import pattern_agents
+from agents.swarm import pattern_agents, remembered_first
 from agents.tuner import Tuner
 from harness.builder import ALLOWED_FLAGS, BASE_FLAGS
 from kernels import catalogue
-from kernels.candidate import Candidate
 from tasks.journal import Journal
 from tasks.judging_queue import JudgingQueue
 from tasks.live_workshop import LiveWorkshop
@@ -86,17 +85,21 @@ def session_for(
     recruits = staff.recruits
     if recruits is None or not recruits.models or not recruits.count:
         fast = pattern_agents(brief, seed, recalled.candidates)
-        return SearchSession(bench, fast, brief, journal, log, strategy=leader, first_step=first_step, tick=tick)
+        first = remembered_first(fast, recalled.candidates, brief)
+        return SearchSession(
+            bench, fast, brief, journal, log, strategy=leader, first=first, first_step=first_step, tick=tick
+        )
     swarm = _swarm(bench, recruits, staff.memory)
+    fast = _fast_agents(brief, seed, recalled)
     return SearchSession(
         bench,
-        _fast_agents(brief, seed, recalled),
+        fast,
         brief,
         journal,
         log,
         swarm=swarm,
         strategy=_guided(leader, brief, recalled, swarm.agents, seed),
-        first=_written_by_models(brief, recalled),
+        first=remembered_first(fast, recalled.candidates, brief),
         first_step=first_step,
         tick=tick,
     )
@@ -138,7 +141,7 @@ def _swarm(bench: Bench, recruits: Recruits, memory: Memory) -> Swarm:
         for model in models:
             model.abandon()
 
-    return Swarm([agent(number) for number in range(recruits.count)], queue, recruits.record, abandon)
+    return Swarm([agent(number) for number in range(recruits.count)], queue, workshop, recruits.record, abandon)
 
 
 def _guided(leader: Strategy, brief: Brief, recalled: Recollection, agents: Sequence[Agent], seed: int) -> Strategy:
@@ -146,11 +149,3 @@ def _guided(leader: Strategy, brief: Brief, recalled: Recollection, agents: Sequ
     applicable = [pattern.name for pattern in patterns.applicable(definition, brief.workloads, brief.hardware)]
     bandit = recall.bandit_for(recalled, seed, time.time_ns() // 1_000_000)
     return Guided(leader, bandit, applicable, [agent.name for agent in agents])
-
-
-def _written_by_models(brief: Brief, recalled: Recollection) -> list[Candidate]:
-    """What models wrote in earlier searches and promises something here. Pattern agents begin with their own anyway."""
-    theirs = [one for one in recalled.candidates if one.candidate.origin.model]
-    weights = [brief.weight(workload) for workload in brief.workloads]
-    ranked = recall.ranked_for(theirs, brief.workloads, weights, brief.hardware.key)
-    return [one.candidate for one in ranked[: recall.FIRST]]

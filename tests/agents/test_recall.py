@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 from hypothesis import given
@@ -15,7 +16,7 @@ from agents.memory import Contents, Recollection, Remembered
 from agents.pattern_agent import PatternAgent, ranges_of
 from agents.pattern_source import Target
 from agents.sources import skinny_linear
-from agents.swarm import pattern_agents
+from agents.swarm import pattern_agents, remembered_first
 from gristmill.domain import AxisRange
 from gristmill.hardware import Hardware
 from gristmill.workload import Workload, dense
@@ -36,12 +37,6 @@ def linear(tokens: int, features: int = 64, time_ns: int = 1000) -> Workload:
 
 def brief_for(*workloads: Workload, hardware: Hardware = HERE) -> Brief:
     return Brief("skinny_linear", "float32", workloads, hardware, hardware.cores, 25.0, 100.0)
-
-
-def judged(candidate: Candidate, ratios: dict[Workload, float]) -> Verdict:
-    timings = tuple(WorkloadTiming(w, r, r - 0.01, r + 0.01, 1.0, r, 9, 0.3, 1.0) for w, r in ratios.items())
-    mean = sum(ratios.values()) / len(ratios)
-    return Verdict(Status.FASTER, "measured", candidate.digest, candidate.operator, mean, timings)
 
 
 def made(**values: int) -> Candidate:
@@ -229,3 +224,57 @@ def test_a_query_finds_by_operator_family_pattern_and_beginnings_of_words() -> N
     for query in ("skinny", "matrix product", SOURCE.name, "tokens=1", "in_features=64 candidate"):
         assert recall.search([known], query, 5), query
     assert "candidate" in recall.search([known], "in_features=64 out_features=32 candidate reached", 1)[0]
+
+
+def test_a_search_begins_with_the_few_that_promise_most_together() -> None:
+    everywhere = remembered(made(K_UNROLL=1), [(linear(1), 2.0), (linear(16), 2.0)])
+    decode = remembered(made(K_UNROLL=2), [(linear(1), 3.0)])
+    hardly_better = remembered(made(K_UNROLL=4), [(linear(1), 3.01), (linear(16), 1.0)])
+    hopeless = remembered(made(ROWS=2), [(linear(1), 0.9)])
+    options = [(one.candidate, one.entry) for one in (hopeless, hardly_better, decode, everywhere)]
+    workloads, weights = [linear(1), linear(16)], [0.5, 0.5]
+    chosen = recall.first(options, workloads, weights, HERE.key)
+    assert [c.digest for c in chosen] == [everywhere.candidate.digest, hardly_better.candidate.digest]
+    assert recall.first([], workloads, weights, HERE.key) == []
+
+
+def test_nothing_is_promised_where_a_candidate_may_not_run() -> None:
+    known = remembered(made(), [(linear(16), 3.0)])
+    outside = linear(64)
+    assert recall.first([(known.candidate, known.entry)], [outside], [1.0], HERE.key) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 16), st.floats(0.1, 9)), min_size=1, max_size=9), st.floats(0.1, 0.9))
+def test_each_of_the_first_adds_no_more_than_the_one_before(known: list[tuple[int, float]], share: float) -> None:
+    some = [remembered(made(K_UNROLL=1 << n % 3, ROWS=1 + n // 3), [(linear(t), r)]) for n, (t, r) in enumerate(known)]
+    workloads, weights = [linear(1), linear(16)], [share, 1 - share]
+    options = [(one.candidate, one.entry) for one in some]
+    chosen = recall.first(options, workloads, weights, HERE.key)
+    assert len(chosen) <= min(len(some), recall.JUDGED_FIRST)
+
+    def covered(candidates: list[Candidate]) -> float:
+        digests = {candidate.digest for candidate in candidates}
+        taken = [one for one in some if one.candidate.digest in digests]
+        best = [max((recall.promise(one.entry, w, HERE.key) for one in taken), default=0.0) for w in workloads]
+        return sum(map(float.__mul__, weights, best))
+
+    totals = [covered(chosen[:count]) for count in range(len(chosen) + 1)]
+    steps = [after - before for before, after in itertools.pairwise(totals)]
+    assert all(a >= b - 1e-9 for a, b in itertools.pairwise(steps))
+    assert all(step >= recall.LEAST_ADDED for step in steps)
+
+
+def test_what_pattern_agents_found_is_written_anew_and_what_models_wrote_is_taken_as_it_is() -> None:
+    rows = remembered(made(K_UNROLL=4, TOKENS=1), [(linear(1, 256), 3.0)])
+    theirs = dataclasses.replace(made(K_UNROLL=2), files={"main.cpp": "// by a model"})
+    by_model = dataclasses.replace(theirs, origin=dataclasses.replace(theirs.origin, agent="llm", model="m"))
+    wrote = remembered(by_model, [(linear(16, 256), 3.0)])
+    brief = brief_for(linear(1, 512), linear(16, 512))
+    agents = pattern_agents(brief, 1, [rows, wrote])
+    first = remembered_first(agents, [rows, wrote], brief)
+    assert by_model.digest in {candidate.digest for candidate in first}
+    (anew,) = [candidate for candidate in first if candidate.digest != by_model.digest]
+    assert values_of(anew) == values_of(rows.candidate) and anew.domain.admits(linear(1, 512))
+    for agent in agents:
+        agent.learn(anew, dataclasses.replace(rows.verdict, candidate=anew.digest))
+    assert anew.digest not in {candidate.digest for agent in agents for candidate in agent.propose(brief, 8)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import threading
@@ -19,9 +20,14 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.errors import StoreUnreachableError
 from gristmill.hardware import Hardware
 from gristmill.store import NotModified, ObjectStore, StoredObject
-from tasks import memory_spool, search_memory
+from gristmill.workload import Workload
+from kernels.candidate import Candidate
+from tasks import memory_spool, recruitment, search_memory
+from tasks.compilation import run_searches
 from tasks.memory_shelves import MemoryShelves
+from tasks.recruitment import Staff
 from tasks.search_memory import SearchMemory
+from tasks.search_session import SearchSession
 from tests.tasks import world
 from tests.tasks.memory_world import NOW_MS, FailingStore, judged, tried
 
@@ -256,3 +262,35 @@ def test_searches_side_by_side_share_one_store(tmp_path: Path, store: DirectoryS
     for thread in threads:
         thread.join()
     assert tried(MemoryShelves(store).read(FAMILY).contents) == 5 * at_once
+
+
+def test_a_second_search_begins_where_the_first_ended(
+    tmp_path: Path, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole searches, on a bench on which only one combination of constants is good, and it is not the default."""
+
+    def ratio(candidate: Candidate, workload: Workload) -> float:
+        values = candidate.origin.parameters
+        return 0.8 + 0.5 * (values["UNROLL"] == "1") + 0.5 * (values["LANES"] != "16")
+
+    found = []
+    for number, tokens in enumerate(((1, 16, 200), (2, 24, 300))):
+        traffic = world.profile(*(world.rms_norm(extent, hidden=64 << number) for extent in tokens))
+        bench = world.FormulaBench(ratio)
+        monkeypatch.setattr(recruitment, "SearchSession", functools.partial(SearchSession, clock=bench.clock))
+        with memory_of(tmp_path / str(number), always(store)) as memory:
+            result = run_searches(
+                bench,
+                world.ListLog(),
+                world.settings(tmp_path / str(number)),
+                traffic,
+                world.PEAKS,
+                budget_s=30.0,
+                seed=number,
+                staff=Staff(memory=memory),
+            )
+        (one,) = result.operators
+        found.append(one.best_ratios)
+        assert tried(MemoryShelves(store).read(FAMILY).contents) == sum(len(ratios) for ratios in found)
+    cold, warm = (next(n for n, best in enumerate(ratios) if best >= 1.7) for ratios in found)
+    assert warm == 0 < cold
