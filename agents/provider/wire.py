@@ -122,7 +122,7 @@ def call_of(request: ChatRequest, route: Route) -> Call:
 
 
 def clean(text: str) -> str:
-    """The text with ? for lone surrogates and NUL: what any file, database and encoder takes, and no longer than it was."""
+    """The text with ? for lone surrogates and NUL: what any file and database takes, and no longer than before."""
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
