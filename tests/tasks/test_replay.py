@@ -96,12 +96,12 @@ def test_a_run_of_mlflow_is_found_by_its_id(home: Path) -> None:
     assert answer.candidate.run_id == runs[WRITTEN.digest]
 
 
-@pytest.mark.parametrize("text", ["", "e", "' or 1=1", "%%%%%%%", "../../etc", "abc", "0" * 64, "\0", "é" * 300])
-def test_what_is_not_known_is_one_clear_line(home: Path, text: str) -> None:
+def test_what_is_not_known_is_one_clear_line(home: Path) -> None:
     settings = search(home)
-    with pytest.raises(ReplayError, match="neither a run") as problem:
-        replay(settings, text)
-    assert len(str(problem.value).splitlines()) == 1
+    for text in ("", "e", "' or 1=1", "%%%%%%%", "../../etc", "abc", "0" * 64, "\0", "é" * 300):
+        with pytest.raises(ReplayError, match="neither a run") as problem:
+            replay(settings, text)
+        assert len(str(problem.value).splitlines()) == 1, text
 
 
 def test_looking_makes_no_store(tmp_path: Path) -> None:
