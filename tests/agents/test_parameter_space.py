@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agents.errors import PatternError
 from agents.parameter_space import Parameter, ParameterSpace
 from agents.pattern_source import SOURCES, PatternSource, Target, render_parameters
+from agents.patterns import catalogue as patterns_catalogue
 from agents.sources import catalogue
 from gristmill.domain import AxisRange
 from gristmill.hardware import Hardware
@@ -42,6 +43,7 @@ def test_defaults_and_samples_lie_in_the_space(data: st.DataObject) -> None:
         candidate = pattern.candidate(target, values, "test")
         assert candidate.domain.ranges == (target.tokens,)
         assert candidate.needs_setup == pattern.needs_setup
+        assert patterns_catalogue.pattern(candidate.origin.pattern).name == candidate.origin.pattern
 
 
 @given(st.data())
