@@ -116,10 +116,17 @@ class Builder:
             FlagError: the candidate asks for a flag that is not allowed.
             HostFaultError: the cache cannot be written, or the sandbox does not start.
         """
+        found = self.find(candidate)
+        return found if found is not None else self._compile(candidate, self.key(candidate), background)
+
+    def find(self, candidate: Candidate) -> Build | None:
+        """What was compiled before.
+
+        Raises:
+            FlagError: as `build`.
+        """
         check_flags(candidate.compile_flags)
-        key = self.key(candidate)
-        found = self._find(key)
-        return found if found is not None else self._compile(candidate, key, background)
+        return self._find(self.key(candidate))
 
     def loops(self, candidate: Candidate) -> str:
         """Disassembly of the innermost loops of what was built before; empty if nothing was, or there are none."""

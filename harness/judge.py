@@ -97,7 +97,7 @@ class Judge:
         if candidate.language is Language.CPP:
             with self._building:
                 if candidate.digest not in self._builds:
-                    self._builds[candidate.digest] = self._submit(candidate)
+                    self._builds[candidate.digest] = self._built_ahead(candidate)
 
     def is_built(self, candidate: Candidate) -> bool:
         """Whether `judge` would not have to wait for the compiler, as far as is known without looking at the disk."""
@@ -105,7 +105,8 @@ class Judge:
         return candidate.language is not Language.CPP or (ahead is not None and ahead.done())
 
     def build(self, candidate: Candidate) -> Verdict | None:
-        """Static rules and compiler alone, beside what is being measured: `rejected`, `build_failed`, or None.
+        """Static rules and compiler alone, in the calling thread and beside what is measured, whose builds do not wait
+        for it: `rejected`, `build_failed`, or None.
 
         Raises:
             HostFaultError: as `Builder.build`.
@@ -276,16 +277,27 @@ class Judge:
         """Raises Finding: it asks for a flag that is not allowed."""
         if candidate.language is not Language.CPP:
             return Build(None, "", "", cached=False)
-        with self._building:
-            ahead = self._builds.get(candidate.digest) if background else self._builds.pop(candidate.digest, None)
-            if ahead is None and background:
-                ahead = self._submit(candidate)
         try:
-            return ahead.result() if ahead is not None else self.builder.build(candidate)
+            if background:
+                return self.builder.build(candidate, background=True)
+            with self._building:
+                ahead = self._builds.pop(candidate.digest, None)
+            if ahead is None or ahead.cancel():  # one that has not begun would have to wait for others
+                return self.builder.build(candidate)
+            return ahead.result()
         except FlagError as error:
             raise Finding(Status.REJECTED, str(error)) from None
 
-    def _submit(self, candidate: Candidate) -> Future[Build]:
+    def _built_ahead(self, candidate: Candidate) -> Future[Build]:
+        """What was built before is done at once, however much waits for the compiler."""
+        try:
+            found = self.builder.find(candidate)
+        except FlagError:
+            found = None  # told when it is judged
+        if found is not None:
+            done: Future[Build] = Future()
+            done.set_result(found)
+            return done
         if self._pool is None:
             self._pool = BuildPool(self.builder, BUILD_WORKERS)
         return self._pool.submit(candidate)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -118,3 +120,9 @@ class AgentThread:
     def _hear_news(self) -> None:
         while not self._news.empty():
             self._agent.learn(*self._news.get_nowait())
+
+
+def still_at_work(threads: Sequence[AgentThread], patience_s: float) -> list[AgentThread]:
+    """Those that do not end within that time, all together."""
+    deadline_s = time.monotonic() + patience_s
+    return [thread for thread in threads if not thread.join(max(0.0, deadline_s - time.monotonic()))]

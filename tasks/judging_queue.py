@@ -59,16 +59,19 @@ class JudgingQueue:
         return request.answer
 
     def take(self, is_ready: Callable[[Candidate], bool]) -> Request | None:
-        """A question, or else a proposal; among these the first that need not wait for the compiler, or the first."""
+        """A question, or else the first proposal that need not wait for the compiler."""
         with self._changed:
             if self._questions:
                 return self._questions.popleft()
-            if not self._proposals:
-                return None
-            ready = (request for request in self._proposals if is_ready(request.candidate))
-            chosen = next(ready, self._proposals[0])
-            self._proposals.remove(chosen)
+            chosen = next((request for request in self._proposals if is_ready(request.candidate)), None)
+            if chosen is not None:
+                self._proposals.remove(chosen)
             return chosen
+
+    @property
+    def is_empty(self) -> bool:
+        with self._changed:
+            return not self._questions and not self._proposals
 
     def notify(self) -> None:
         """Wakes whoever waits: something else has changed."""
@@ -76,9 +79,9 @@ class JudgingQueue:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> None:
-        """Until something is put in, `notify`, or the time-out."""
+        """Until something is put in, `notify`, or the time-out; not at all where a question waits."""
         with self._changed:
-            if not self._questions and not self._proposals:
+            if not self._questions:
                 self._changed.wait(timeout_s)
 
     def close(self) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Protocol
 
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 from tasks.judging_queue import JudgingQueue, Kind
+
+BUILDERS = 2
 
 
 class BuildingBench(Protocol):
@@ -22,15 +25,23 @@ class BuildingBench(Protocol):
 
 
 class LiveWorkshop:
-    """See `agents.workshop.Workshop`. All its methods raise BudgetSpentError once the search has ended."""
+    """See `agents.workshop.Workshop`. All its methods raise BudgetSpentError once the search has ended.
+
+    Builds wait for workers of their own: a swarm asks for many, and what the judge is to measure next must not wait.
+    """
 
     def __init__(self, bench: BuildingBench, queue: JudgingQueue) -> None:
         self._bench = bench
         self._queue = queue
+        self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="asked build")
 
     def build(self, candidate: Candidate) -> Verdict | None:
         self._queue.check_open()
-        return self._bench.build(candidate)
+        try:
+            return self._builders.submit(self._bench.build, candidate).result()
+        except (CancelledError, RuntimeError):  # the latter where `submit` comes after `drop`
+            self._queue.check_open()
+            raise
 
     def check(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
         return self._judged(Kind.CHECK, candidate, workloads)
@@ -42,6 +53,14 @@ class LiveWorkshop:
     def assembly(self, candidate: Candidate) -> str:
         self._queue.check_open()
         return self._bench.assembly(candidate)
+
+    def drop(self) -> None:
+        """Gives up the builds that have not begun; for after the queue is closed."""
+        self._builders.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """Returns when no builder works any more."""
+        self._builders.shutdown(cancel_futures=True)
 
     def _judged(self, kind: Kind, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
         """A program that is refused or does not build never reaches the queue: agents try many such."""

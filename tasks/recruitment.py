@@ -32,7 +32,8 @@ from tasks.journal import Journal
 from tasks.judging_queue import JudgingQueue
 from tasks.live_workshop import LiveWorkshop
 from tasks.proposal_record import ProposalRecord
-from tasks.search_session import Bench, SearchSession, Swarm, TrialLog
+from tasks.search_session import Bench, SearchSession, TrialLog
+from tasks.swarm import Swarm
 
 DEFAULT_AGENTS = 8
 """Agents that ask language models, where there are some."""

@@ -28,10 +28,10 @@ from agents.swarm import Selection
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
-from tasks.agent_thread import AgentThread, Departure, departure
+from tasks.agent_thread import AgentThread, Departure, departure, still_at_work
 from tasks.journal import Journal
 from tasks.judging_queue import ENDED, JudgingQueue, Kind, Request
-from tasks.proposal_record import ProposalRecord
+from tasks.swarm import Swarm
 
 BUILD_AHEAD = 3
 """Candidates of fast agents that are built or building while one is measured: enough to hide a build, few enough to
@@ -43,8 +43,8 @@ KNOWN_IN_A_ROW = 2000
 """So many proposals of fast agents may be known already before they rest."""
 FEEDBACK_LINES = 20
 """How much of the session's course a brief tells."""
-WAIT_S = 0.2
-"""At most, before the clock is looked at again."""
+WAIT_S = 0.05
+"""At most, before the clock and the compilers are looked at again."""
 ENDING_S = 30.0
 """How long the answers in flight are waited for at the end: they are paid for, and go on record."""
 HURRIED_S = 3.0
@@ -93,18 +93,6 @@ class Trial:
     """Whether the verdict comes from the journal of an earlier life."""
     elapsed_s: float
     """Of the session, earlier lives included."""
-
-
-@dataclass(frozen=True)
-class Swarm:
-    """Agents that take their time, and what they share with the session."""
-
-    agents: Sequence[Agent]
-    queue: JudgingQueue
-    """Also of their workshops."""
-    record: ProposalRecord
-    abandon: Callable[[], None] = lambda: None
-    """Makes calls in flight fail: called when the session is over and somebody still waits for an answer."""
 
 
 @dataclass
@@ -243,7 +231,7 @@ class SearchSession:
                 trial = self._serve(request, started)
                 if trial is not None:
                     yield trial
-            elif alone:
+            elif alone and not self._ahead and self._queue.is_empty:
                 self.course.ended = "no agent has anything left to propose"
                 return
             else:
@@ -263,15 +251,24 @@ class SearchSession:
                 self._put_ahead(candidate)
 
     def _next(self) -> Request | None:
-        """The next thing to judge, if anything waits."""
+        """The next thing to judge, if anything is ready."""
         self._fill()
-        if not self._ahead or self._others_in_a_row < FAST_EVERY - 1:
+        ahead = self._next_ahead()
+        if ahead is None or self._others_in_a_row < FAST_EVERY - 1:
             request = self._queue.take(self._bench.is_built)
             if request is not None:
                 self._others_in_a_row += 1
                 return request
-        self._others_in_a_row = 0
-        return self._ahead.popleft() if self._ahead else None
+        if ahead is not None:
+            self._others_in_a_row = 0
+            self._ahead.remove(ahead)
+        return ahead
+
+    def _next_ahead(self) -> Request | None:
+        """Alone, fast agents are judged in order, so that a seed leads the same way each time; else what is built."""
+        if not self._threads:
+            return self._ahead[0] if self._ahead else None
+        return next((request for request in self._ahead if self._bench.is_built(request.candidate)), None)
 
     def _fill(self) -> None:
         """Asks fast agents in turn until enough is built ahead. Once a whole round has nothing new they rest."""
@@ -365,18 +362,22 @@ class SearchSession:
         """Nobody waits for an answer any more, no thread works, and what has no verdict is on record."""
         self.over.set()
         self._queue.close()
+        if self._swarm is not None:
+            self._swarm.workshop.drop()
         for request in (*([self._in_hand] if self._in_hand is not None else []), *self._ahead):
             self._queue.refuse(request)
         try:
             self._join(patience_s)
         finally:
+            if self._swarm is not None:
+                self._swarm.workshop.close()
             self._leave_unjudged()
 
     def _join(self, patience_s: float) -> None:
-        late = _still_at_work(self._threads, patience_s)
+        late = still_at_work(self._threads, patience_s)
         if late and self._swarm is not None:
             self._swarm.abandon()
-            late = _still_at_work(late, ABANDONED_S)
+            late = still_at_work(late, ABANDONED_S)
         self.course.departures += [Departure(thread.name, "did not end with the search; left alone") for thread in late]
 
     def _leave_unjudged(self) -> None:
@@ -385,8 +386,3 @@ class SearchSession:
                 self.course.unjudged += 1
                 if self._swarm is not None:
                     self._swarm.record.leave(request.candidate, request.workloads, self.course.ended or ENDED)
-
-
-def _still_at_work(threads: Sequence[AgentThread], patience_s: float) -> list[AgentThread]:
-    deadline_s = time.monotonic() + patience_s
-    return [thread for thread in threads if not thread.join(max(0.0, deadline_s - time.monotonic()))]

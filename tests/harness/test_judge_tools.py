@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from harness.judge import BUILD_WORKERS
 from harness.policy import screening
 from kernels.verdict import Status
 
@@ -44,8 +46,33 @@ def test_a_candidate_is_ready_once_the_compiler_is_done(judge, cpp, source) -> N
     candidate = cpp("rms_norm", source("rms_norm") + "\n// prepared")
     assert not judge.is_built(candidate)
     judge.prepare(candidate)
-    judge.build(candidate)
+    deadline_s = time.monotonic() + 60
+    while not judge.is_built(candidate) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     assert judge.is_built(candidate)
+
+
+def test_what_was_built_before_is_ready_however_much_waits_for_the_compiler(judge, cpp, source) -> None:
+    known = cpp("rms_norm", source("rms_norm") + "\n// known")
+    assert judge.build(known) is None
+    for number in range(6):
+        judge.prepare(cpp("rms_norm", source("rms_norm") + f"\n// waits {number}"))
+    judge.prepare(known)
+    assert judge.is_built(known)
+
+
+def test_the_judge_does_not_stand_in_line_for_a_build(judge, cpp, source, rms_norm_workloads) -> None:
+    judge.prepare(cpp("rms_norm", source("rms_norm") + "\n// starts the workers"))
+    release = threading.Event()
+    for _ in range(BUILD_WORKERS):
+        judge._pool._threads.submit(release.wait, 60)
+    try:
+        candidate = cpp("rms_norm", source("rms_norm") + "\n// in line")
+        judge.prepare(candidate)
+        assert not judge.is_built(candidate)
+        assert judge.judge(candidate, rms_norm_workloads[:1]).object_sha256
+    finally:
+        release.set()
 
 
 def test_another_policy_measures_less_and_keeps_the_same_buffers(judge, cpp, source, rms_norm_workloads) -> None:

@@ -26,7 +26,8 @@ from tasks.journal import Journal
 from tasks.judging_queue import JudgingQueue, Kind
 from tasks.live_workshop import LiveWorkshop
 from tasks.proposal_record import ProposalRecord
-from tasks.search_session import FAST_EVERY, SearchSession, Swarm, Trial
+from tasks.search_session import FAST_EVERY, SearchSession, Trial
+from tasks.swarm import Swarm
 from tests.tasks.test_search_session import ListAgent
 from tests.tasks.world import Clock, FormulaBench, ListLog, candidate, rms_norm
 
@@ -115,7 +116,7 @@ class World:
         self.workshop = LiveWorkshop(self.bench, self.queue)
 
     def session(self, slow: Sequence[SlowAgent], fast: Sequence[Agent] = (), **options: object) -> SearchSession:
-        swarm = Swarm(slow, self.queue, self.record, self.abandoned.set)
+        swarm = Swarm(slow, self.queue, self.workshop, self.record, self.abandoned.set)
         return SearchSession(self.bench, fast, brief(), self.journal, ListLog(), swarm=swarm, **options)
 
 
@@ -265,6 +266,7 @@ def test_builds_and_disassembly_need_no_turn_and_broken_sources_no_judge(world) 
     assert here.workshop.check(broken, WORKLOADS).status.value == "build_failed"
     assert here.workshop.assembly(candidate(2)).startswith("gm_run")
     here.queue.close()
+    here.workshop.close()
     for ask in (here.workshop.build, here.workshop.assembly):
         with pytest.raises(BudgetSpentError, match="ended"):
             ask(candidate(2))
@@ -484,12 +486,12 @@ def test_a_queue_hands_out_what_is_built_first_and_answers_all_at_the_end() -> N
     waiting = [queue.put(Kind.PROPOSAL, candidate(number), WORKLOADS) for number in range(3)]
     question = queue.put(Kind.CHECK, candidate(9), WORKLOADS)
     built = candidate(1).digest
-    order = [queue.take(lambda one: one.digest == built).candidate.digest for _ in range(3)]
-    assert order == [candidate(9).digest, built, candidate(0).digest]
+    order = [queue.take(lambda one: one.digest == built) for _ in range(3)]
+    assert [request and request.candidate.digest for request in order] == [candidate(9).digest, built, None]
     with ThreadPoolExecutor(8) as threads:
         late = [threads.submit(queue.put, Kind.PROPOSAL, candidate(number), WORKLOADS) for number in range(20, 40)]
         queue.close()
-    futures = [waiting[2], *(one.result() for one in late)]
+    futures = [waiting[0], waiting[2], *(one.result() for one in late)]
     assert all(isinstance(future.exception(0), BudgetSpentError) for future in futures)
-    assert len(queue.unjudged()) == 21 and queue.take(lambda one: True) is None
+    assert len(queue.unjudged()) == 22 and queue.take(lambda one: True) is None
     assert not question.done(), "whoever took it answers it"
