@@ -1,7 +1,7 @@
 """Softmax by blocks: two passes over a row instead of three, and rows that threads share.
 
-When it applies: long rows. In bfloat16 the plain three passes compute each exponential twice, in float32 they read x
-twice; a single row, or fewer than cores, leaves cores idle unless they share it.
+When it applies: in bfloat16, where three passes compute each exponential twice, since the output is too coarse to keep
+them; in float32 two passes gain nothing. A single row, or fewer than cores, leaves cores idle unless they share it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from agents.parameter_space import Parameter, ParameterSpace, Values
 from agents.pattern_source import PatternSource, Target
 from agents.sources.row_operators import UNROLLS
 
-BLOCKS = (1024, 512, 2048, 4096, 256)
+BLOCKS = (4096, 1024, 2048, 512, 256)
 """Columns that share one maximum: enough to make its correction cheap, few enough to stay in the first cache."""
 PARALLEL_FROM = (8192, 32768, 4096)
 """Elements of a call from which threads are woken: an exponential is dearer than a copy."""
@@ -36,27 +36,27 @@ def _space(spread: int) -> Callable[[Target], ParameterSpace]:
     return space
 
 
-def _source(name: str, spread: int, specialists: tuple[tuple[int, int], ...], niche: bool) -> PatternSource:
+def _source(name: str, spread: int, specialists: tuple[tuple[int, int], ...], dtypes: tuple[str, ...]) -> PatternSource:
     space = _space(spread)
 
     def defaults(target: Target) -> tuple[Values, ...]:
         first = space(target).complete(lambda parameter: parameter.choices[0])
-        return (first, {**first, "UNROLL": 2, "BLOCK": 512})
+        return (first, {**first, "BLOCK": 1024})
 
     return PatternSource(
         name=name,
         operator="softmax",
-        dtypes=("float32", "bfloat16"),
+        dtypes=dtypes,
         source="softmax_blocks.cpp",
         headers=("rows.h", "vector.h", "exponential.h"),
         varying_axis="rows",
         specialists=specialists,
         space=space,
         defaults=defaults,
-        niche=niche,
+        niche=bool(spread),
     )
 
 
-ONLINE = _source("online-softmax", 0, ANY_ROWS, niche=False)
-SPREAD = _source("spread-a-row", 1, FEW_ROWS, niche=True)
+ONLINE = _source("online-softmax", 0, ANY_ROWS, ("bfloat16",))
+SPREAD = _source("spread-a-row", 1, FEW_ROWS, ("float32", "bfloat16"))
 SOURCES = (ONLINE, SPREAD)
