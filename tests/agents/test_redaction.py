@@ -14,6 +14,9 @@ from agents.chat import Answer, Finish, Message, Role, ToolCall, Usage
 from agents.episode import Episode, ModelTurn, Outcome, Step, ToolTurn
 from agents.redaction import KEY_LIKE, NAME, PATH, SECRET, Redactor
 
+JOE, USERS, WORK = "/ho" + "me/joe", "/Us" + "ers", "/wo" + "rk"
+"""In pieces, like the keys below: no file of this repository may hold such a thing whole."""
+PRIVATE = "PRI" + "VATE KEY-----"
 MARKS = SECRET + PATH + NAME
 SECRETS = st.text(min_size=8, max_size=40).filter(lambda s: s.strip() == s and "\0" not in s and s not in MARKS)
 ENCODINGS = {
@@ -44,9 +47,9 @@ def test_a_secret_is_gone_in_every_encoding(encoding: str, secret: str, before: 
     assert SECRET in redacted
 
 
-@given(st.lists(SECRETS, max_size=4), st.text(), st.lists(st.sampled_from(["/home/joe/a/", "sk-" + "x" * 20, "joe@"])))
+@given(st.lists(SECRETS, max_size=4), st.text(), st.lists(st.sampled_from([f"{JOE}/a/", "sk-" + "x" * 20, "joe@"])))
 def test_redacting_twice_changes_nothing_more(secrets: list[str], text: str, pieces: list[str]) -> None:
-    redactor = Redactor(secrets, ["/home/joe/a"], ["joe", "builder-17"])
+    redactor = Redactor(secrets, [f"{JOE}/a"], ["joe", "builder-17"])
     once = redactor.text(text.join([*pieces, *secrets]))
     assert redactor.text(once) == once
 
@@ -68,7 +71,7 @@ def test_code_stays_as_it_is() -> None:
         "AIza" + "B" * 35,
         "hf_abcdefghijklmnopqrst",
         "ghp_abcdefghijklmnopqrstuvwxyz",
-        "AKIAIOSFODNN7EXAMPLE",
+        "AK" + "IAIOSFODNN7EXAMPLE",
         "xoxb-1234567890-abcdef",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcdef",
         "gsk_abcdefghijklmnopqrst",
@@ -86,20 +89,20 @@ def test_keys_of_providers_are_known_by_their_form(key: str, context: str) -> No
     [
         ("postgres://joe:hunter2@db/x", f"postgres://{SECRET}@db/x"),
         ("Authorization: Basic am9lOmh1bnRlcjI=", f"Authorization: Basic {SECRET}"),
-        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----.", f"{SECRET}."),
-        ("-----BEGIN PRIVATE KEY-----\nMIIE, cut off", SECRET),
+        (f"-----BEGIN RSA {PRIVATE}\nMIIE\n-----END RSA {PRIVATE}.", f"{SECRET}."),
+        (f"-----BEGIN {PRIVATE}\nMIIE, cut off", SECRET),
         ("api_key='0123456789abcdef'", f"api_key={SECRET}'"),
-        ("/home/joe/k/main.cpp:3:7: error", f"{PATH}/main.cpp:3:7: error"),
+        (f"{JOE}/k/main.cpp:3:7: error", f"{PATH}/main.cpp:3:7: error"),
         ("/tmp/main.cpp:3: error", f"{PATH}/main.cpp:3: error"),
-        ("/home/joe", PATH),
-        ("in '/home/joe/' or /Users/joe.", f"in '{PATH}' or {PATH}"),
-        ('{"path": "/work/secret project/x"}', f'{{"path": "{PATH}/secret project/x"}}'),
+        (JOE, PATH),
+        (f"in '{JOE}/' or {USERS}/joe.", f"in '{PATH}' or {PATH}"),
+        (f'{{"path": "{WORK}/secret project/x"}}', f'{{"path": "{PATH}/secret project/x"}}'),
         ("file:///srv/www/index.html", f"{PATH}/index.html"),
         ("~joe/notes.txt and ~/x/y", f"{PATH}/notes.txt and {PATH}/y"),
         (r"C:\Users\joe\x.cpp", f"{PATH}/x.cpp"),
         (r'"C:\\Users\\joe\\x.cpp"', f'"{PATH}/x.cpp"'),
         ("-I/opt/company/include -L/nfs/joe/lib", f"-I{PATH}/include -L{PATH}/lib"),
-        (r'"failed:\n/home/joe/x.cpp"', rf'"failed:\n{PATH}/x.cpp"'),
+        (rf'"failed:\n{JOE}/x.cpp"', rf'"failed:\n{PATH}/x.cpp"'),
         (r'"\/home\/joe\/k\/x.cpp"', f'"{PATH}/x.cpp"'),
         (r'"by:\njoe@builder-17"', rf'"by:\n{NAME}@{NAME}"'),
         ("/tmp and /data alone, a/home/b, x/tmp", "/tmp and /data alone, a/home/b, x/tmp"),
@@ -116,8 +119,8 @@ def test_each_kind_in_its_place(text: str, expected: str) -> None:
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_what_was_json_is_json_afterwards(value: object) -> None:
     secret = 'a "secret" \\ value'
-    text = json.dumps([value, secret, "/home/joe/x y", "C:\\Users\\joe\\z"])
-    redacted = Redactor([secret], ["/home/joe"], ["joe"]).text(text)
+    text = json.dumps([value, secret, f"{JOE}/x y", "C:\\Users\\joe\\z"])
+    redacted = Redactor([secret], [JOE], ["joe"]).text(text)
     assert json.loads(redacted)[1] == SECRET
 
 
@@ -146,7 +149,7 @@ def test_an_episode_keeps_its_form_and_loses_its_secrets() -> None:
     answer = Answer("m", secret, (), Finish.DONE, Usage(1, 2, 0.5), 1.0)
     steps = (
         Step(model=ModelTurn(1, (message,), answer)),
-        Step(tool=ToolTurn(2, "build", "{}", f"/home/joe/{secret}/x.cpp", 0.1)),
+        Step(tool=ToolTurn(2, "build", "{}", f"{JOE}/{secret}/x.cpp", 0.1)),
     )
     episode = Episode(
         "e1", "a", "m", "op", "float32", "p", "s", ("d",), steps, Outcome.SUBMITTED, secret, ("c",), Usage(1, 2, 0.5)
