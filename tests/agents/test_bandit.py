@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from agents.bandit import (
     EVERY,
+    FADE,
     HALF_LIFE_MS,
     PatternBandit,
     Prior,
@@ -145,6 +147,20 @@ def test_expected_improvement_is_what_draws_give_on_average(mean: float, deviati
         for x in points
     )
     assert expected_improvement(mean, deviation, best) == pytest.approx(total * width, abs=1e-4)
+
+
+def test_each_verdict_takes_weight_from_those_before_it() -> None:
+    bandit = PatternBandit({}, 0)
+    bandit.learn("a", 2.0)
+    bandit.learn("b", 2.0)
+    assert bandit.evidence("a") == evidence_of(2.0).scaled(FADE) and bandit.evidence("b") == evidence_of(2.0)
+
+
+def test_of_two_that_are_as_fast_the_one_that_works_more_often_is_taken() -> None:
+    three_right = evidence_of(2.0).scaled(3)
+    known = {"often": Prior(own=three_right), "seldom": Prior(own=replace(three_right, tried=30.0))}
+    chosen = Counter(PatternBandit(known, seed).choose(["seldom", "often"], 2.0) for seed in range(200))
+    assert chosen["often"] > 170
 
 
 def test_nothing_to_choose_from_is_an_error() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agents.lesson import written
-from agents.memory import Memory, NoMemory
+from agents.memory import Memory, NoMemory, Recollection
 from gristmill import durable_file
 from gristmill.directory_store import DirectoryStore
 from gristmill.errors import StoreUnreachableError
@@ -85,6 +85,34 @@ def test_within_one_search_a_later_operator_knows_of_an_earlier(tmp_path: Path, 
         assert len(memory.recall("rms_norm", "float32", HERE).candidates) == 1
 
 
+def test_a_question_is_answered_with_all_that_was_told_before_it(
+    tmp_path: Path, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is asked just after memory's thread has put on disk what it was told."""
+    memory, save = memory_of(tmp_path, always(store)), SearchMemory.save
+    answers: list[Recollection] = []
+
+    def ask() -> None:
+        answers.append(memory.recall("rms_norm", "float32", HERE))
+
+    asking = threading.Thread(target=ask)
+
+    def save_then_be_asked(self: SearchMemory) -> None:
+        save(self)
+        if asking.ident is None:
+            learn(memory, 1)
+            asking.start()
+            while memory._questions.empty():
+                threading.Event().wait(0.005)
+
+    monkeypatch.setattr(SearchMemory, "save", save_then_be_asked)
+    with memory:
+        while asking.ident is None:
+            threading.Event().wait(0.005)
+        asking.join(30)
+    assert len(answers[0].candidates) == 1
+
+
 def test_an_outage_costs_nothing_but_time(tmp_path: Path, store: DirectoryStore) -> None:
     """The store is away, comes and goes; all is there in the end, and the search was told what was known last."""
     with memory_of(tmp_path, always(store)) as memory:
@@ -140,7 +168,10 @@ def test_a_store_that_hangs_does_not_hold_a_search(tmp_path: Path, monkeypatch: 
         assert memory.recall("rms_norm", "float32", HERE).records == ()
         learn(memory, 1, 2, 3)
         assert len(list((tmp_path / "spool" / "memory").iterdir())) == 3, "on disk although the store hangs"
+        monkeypatch.setattr(search_memory, "EVERY_S", 1e9)
+        learn(memory, 4)
         assert not memory.close(stall_s=0.05)
+        assert len(list((tmp_path / "spool" / "memory").iterdir())) == 4, "the end waits for nobody either"
         hanging.let_go.set()
 
 
