@@ -1,18 +1,27 @@
-"""`./mill rank`: the newest profile's operators by what optimising them could save, and how a budget would be split."""
+"""`./mill rank`: the newest profile's operators by what optimising them could save, and how a budget would be split.
+
+With `--fusions`, operators that feed one another, by what fusing them could save.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from cli.amount import positive
 from cli.table import compact_table
 from gristmill import records
 from tasks.settings import from_environment
 
+if TYPE_CHECKING:
+    from kernels.profile import TrafficProfile
+    from kernels.roofline import Peaks
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search to split")
+    parser.add_argument("--fusions", action="store_true", help="rank operators that could be fused instead")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -24,7 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     settings = from_environment()
     with object_store.opened(settings) as opened:
         profile = traffic.latest_profile(opened.store, settings)
-    ranked = rank(profile, cached_peaks(settings.peaks_path))
+    peaks = cached_peaks(settings.peaks_path)
+    if arguments.fusions:
+        print(_fusions(profile, peaks, as_json=arguments.json))
+        return 0
+    ranked = rank(profile, peaks)
     budget = split_budget(ranked, arguments.budget_s, compilation.MINIMUM_S)
     seconds = [budget.get((r.operator, r.dtype), 0.0) for r in ranked]
     if arguments.json:
@@ -45,3 +58,27 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     print(compact_table(table, ["operator", "dtype", "share", "headroom", "could save", "workloads", "budget"]))
     return 0
+
+
+def _fusions(profile: TrafficProfile, peaks: Peaks, *, as_json: bool) -> str:
+    from agents import fusion
+
+    proposals = fusion.propose(profile, peaks)
+    if as_json:
+        return json.dumps([records.encode(proposal) for proposal in proposals], indent=2)
+    if not profile.edges:
+        return "the profile holds no sequence of operators: let the fleet serve with sampling on, then capture again"
+    if not proposals:
+        return "nothing to fuse: no neighbours in this traffic compose and are limited by memory"
+    table = [
+        [
+            p.operator,
+            p.dtype,
+            f"{p.time_share:.1%}",
+            f"{p.traffic_saved:.1%}",
+            f"{p.saving_share:.2%}",
+            len(p.workloads),
+        ]
+        for p in proposals
+    ]
+    return compact_table(table, ["fused operator", "dtype", "share", "traffic saved", "could save", "workloads"])

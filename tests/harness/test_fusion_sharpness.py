@@ -1,4 +1,4 @@
-"""Fused definitions prove themselves as the catalogue's do, and the rule that is composed is the one written by hand."""
+"""Fused definitions prove themselves as the catalogue's do, and a composed rule is as good as one written by hand."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ FUSED = ("residual_add++rms_norm", "rms_norm+skinny_linear", "silu_and_mul+skinn
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def short_exams(monkeypatch):
     """Small tensors: more threads only wait for one another."""
+    monkeypatch.setattr(sharpness, "MANY_ELEMENTS", 1 << 16)
+    monkeypatch.setattr(sharpness, "LONG_ELEMENTS", 1 << 17)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -61,7 +63,7 @@ def test_a_blunt_composed_rule_does_not_pass():
 def test_a_residual_and_its_norm_accept_and_reject_what_the_hand_written_operator_does(dtype, regime):
     """Wrong answers of all kinds, and right ones; where the hand-written rule itself is in doubt, either may be."""
     known, made = (catalogue.operator(name) for name in ("fused_add_rms_norm", "residual_add++rms_norm"))
-    ours, theirs = (Exam(d, sharpness.enlarged(d, dtype)).question(regime) for d in (made, known))
+    ours, theirs = (_question(definition, dtype, regime, known) for definition in (made, known))
     other = theirs.exam.answer(theirs.exam.inputs(regime, 99))
     answers = dict(sabotage.answers(theirs.inputs, theirs.exam.scalars, known, theirs.right, other))
     answers |= {"the rounded reference": theirs.right, "the engine's answer": theirs.engine}
@@ -75,6 +77,12 @@ def test_a_residual_and_its_norm_accept_and_reject_what_the_hand_written_operato
                 assert (ratios[0] > 1) == (ratios[1] > 1), (what, index, ratios)
                 verdicts.add(ratios[1] > 1)
     assert verdicts == {True, False}
+
+
+def _question(definition, dtype, regime, drawing):
+    """Of one definition, on values that `drawing` makes."""
+    exam = Exam(replace(definition, make_inputs=drawing.make_inputs), sharpness.enlarged(definition, dtype))
+    return exam.question(regime)
 
 
 def _ratio(question, index, answer):
