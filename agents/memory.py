@@ -6,6 +6,7 @@ Everything is kept per operator family. A search adds a `Segment`; segments are 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,7 +30,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 def family_of(operator: str) -> str:
     """Operators of a family are limited by the same things, so that what helped one may help another."""
-    words = operator.split("_")
+    words = re.split(r"[_+-]", operator)
     return next((family for family, marks in FAMILIES.items() if any(m in words for m in marks)), operator)
 
 

@@ -146,7 +146,7 @@ def proven_ratio(verdict: Verdict) -> float:
 
 def best_name(trial: SearchTrial) -> str:
     """The parent's metric for the operator of a trial: the best proven ratio so far."""
-    return f"best_ratio/{trial.candidate.operator}.{trial.candidate.domain.dtype}"
+    return NOT_A_KEY.sub("_", f"best_ratio/{trial.candidate.operator}.{trial.candidate.domain.dtype}")
 
 
 def by_operator(trials: Iterable[SearchTrial]) -> dict[str, list[SearchTrial]]:

@@ -188,7 +188,8 @@ def test_forgetting_leaves_no_trace_of_what_matches() -> None:
         ("silu_and_mul", "elementwise"),
         ("rotary_embedding", "elementwise"),
         ("skinny_linear", "matrix_product"),
-        ("rms_norm_skinny_linear", "matrix_product"),
+        ("rms_norm+skinny_linear", "matrix_product"),
+        ("residual_add++rms_norm", "row_reduction"),
         ("mystery", "mystery"),
     ],
 )

@@ -46,6 +46,10 @@ def test_workloads_that_differ_in_layout_only_get_names_of_their_own() -> None:
     assert all(name.startswith("tokens_1.") for name in names)
 
 
+def test_the_metric_of_a_fused_operator_has_a_name_that_mlflow_takes() -> None:
+    assert VALID_NAME.fullmatch(mlflow_runs.best_name(trial(0, 1.5, "skinny_linear-skinny_linear+silu_and_mul")))
+
+
 def test_the_leaderboard_ranks_within_an_operator() -> None:
     trials = [trial(0, 1.5), trial(1), trial(2, 3.0, "softmax"), trial(3, 2.0), trial(4, 0.5, "softmax")]
     rows = list(csv.DictReader(mlflow_runs.leaderboard_csv(trials).splitlines()))
