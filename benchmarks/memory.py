@@ -1,14 +1,14 @@
 """`python -m benchmarks.memory`: how many candidates a search needs that remembers, against one that does not.
 
 Per operator and seed: a first search on some shapes fills a memory. Then two more search other shapes of the operator,
-in turn, candidate by candidate, in the same process and with the same judge: one cold, one that recalls. All have
-the same number of candidates. *The first one's best* is the level that the cold search ends with: the traffic-weighted
-gain with the best candidate for each workload. A search has *reached* it with the n-th candidate if the best of its
-first n give 98 % of that level. So that luck in a quick timing neither sets the level nor reaches it, every candidate
-that was ever the best on a workload, of either search, is judged again five times, and the median of those ratios is
-what counts. The figure is the sum of the candidates with memory over the sum of those without, over all operators and
-seeds, so that an operator whose first default is the best already weighs no more than it costs; a search that never
-reaches the level counts with all its candidates and one more.
+in turn, candidate by candidate, in the same process and with the same judge: one cold, one that recalls. All have the
+same number of candidates. *The first one's best* is the level that the cold search ends with: the traffic-weighted gain
+with the best candidate for each workload. A search has *reached* it with the n-th candidate if the best of its first n
+give 95 % of that level: nearer than that a search's own timings cannot tell them apart. So that luck in a quick timing
+neither sets the level nor reaches it, every candidate that was ever the best on a workload, of either search, is judged
+again five times, and the median of those ratios is what counts. The figure is the sum of the candidates with memory
+over the sum of those without, over all operators and seeds, so that an operator whose first default is the best already
+weighs no more than it costs; a search that never reaches the level counts with all its candidates and one more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from tasks.search_memory import SearchMemory
 COMMAND = "python -m benchmarks.memory"
 ISSUE = 4
 TARGET = 0.5
-REACHED = 0.98
+REACHED = 0.95
+"""The tolerance of `harness.policy.search`."""
 CANDIDATES = 40
 SEEDS = 2
 AGAIN = 5
