@@ -79,7 +79,11 @@ def _other_orders(dims: int) -> Iterator[tuple[int, ...]]:
 
 
 def _dtypes(call: WrongCall, memory: Memory) -> Iterator[str]:
-    """Inputs read as another dtype, the output written as one, or both."""
+    """Inputs read as another dtype, the output written as one, or both. What is right as it stands was neither, though
+    halves of single numbers may look like it.
+    """
+    if not bool(call.wrong.any()):
+        return
     own, names = call.found.dtype, [spec.name for spec in call.definition.inputs]
     told = f"tensors of this call are {_name(own)}, {own.itemsize} bytes an element; see gm_tensor.dtype"
     for dtype in DTYPES:

@@ -14,6 +14,7 @@ R = TypeVar("R")
 
 class RecordLines(Generic[R]):
     """For one process at a time. A torn last line (the process died in the write) is cut off when the file is opened.
+    Nothing is made before there is something to keep.
 
     Raises:
         MalformedRecordError: a line is damaged; the message names it.
@@ -21,13 +22,13 @@ class RecordLines(Generic[R]):
 
     def __init__(self, path: Path, record_type: type[R]) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.found = tuple(read(path, record_type))
         """What earlier processes appended, in order."""
         self._cut_torn_line()
 
     def append(self, record: R) -> None:
         """Returns once the line is on disk."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write(records.canonical_json(record) + b"\n")
             file.flush()
