@@ -201,7 +201,7 @@ def _at(record: PatternRecord, now_ms: int) -> Evidence:
 
 def _merged_entries(one: CandidateEntry, other: CandidateEntry) -> CandidateEntry:
     """The later judgement's ratio. Of two timings of a workload the lower one is believed: the higher had more luck."""
-    later = max((one, other), key=lambda entry: (entry.judged_ms, entry.ratio))
+    later = max((one, other), key=lambda entry: (entry.judged_ms, entry.ratio, entry.pattern))
     timings = _merged_by(
         lambda timing: timing.workload.digest,
         lambda a, b: min(a, b, key=lambda timing: (timing.ratio_low, records.canonical_json(timing))),

@@ -85,7 +85,7 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
 }
 """
 PATIENCE_S = 60.0
-BUSY_TICKS = 20
+BUSY_TICKS = 8
 """Of user time: more than a runner needs to come up."""
 
 

@@ -84,7 +84,7 @@ def test_calls_in_flight_end_when_the_process_is_killed_and_the_next_ones_find_a
         os.kill(first, signal.SIGKILL)
         for call in calls:
             with pytest.raises(ModelUnavailableError, match="ended while it worked"):
-                call.result(20)
+                call.result(60)
     assert model(client).price_known
     assert client.process_id not in (None, first)
 
@@ -135,7 +135,7 @@ def test_closing_ends_the_process_and_what_is_in_flight(stub_python: Path, keys:
         wait_until(lambda: bool(client._link and client._link.waiting))
         client.close()
         with pytest.raises(ModelUnavailableError):
-            call.result(20)
+            call.result(60)
     assert not alive(process_id)
     with pytest.raises(ModelUnavailableError, match="was ended"):
         slow.complete(REQUEST)
@@ -208,7 +208,7 @@ def test_nothing_is_left_behind_by_a_search_that_is_killed_or_interrupted(
         assert alive(process_id)
         time.sleep(0.1)
         search.send_signal(sent)
-        assert search.wait(20) == code
+        assert search.wait(60) == code
         wait_until(lambda: not alive(process_id))
     finally:
         search.kill()
