@@ -1,4 +1,4 @@
-"""Both sides of a pair are treated alike: what is done to one side's memory and not to the other's looks like a gain."""
+"""Both sides of a pair are treated alike: what is done to the memory of one side only looks like a gain."""
 
 from __future__ import annotations
 
