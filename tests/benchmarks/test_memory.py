@@ -43,7 +43,7 @@ def test_gains_are_by_the_second_judgement_and_never_fall() -> None:
 
 
 def test_a_level_is_reached_with_the_first_that_comes_near_enough() -> None:
-    assert memory.reached([1.0, 1.9, 1.97, 2.0], 2.0) == 3
+    assert memory.reached([1.0, 1.8, 1.92, 2.0], 2.0) == 3
     assert memory.reached([1.0, 1.9], 2.0) == 3, "never: one more than there were"
 
 
