@@ -1,12 +1,16 @@
-"""Fixtures that several folders share: real object stores, started once."""
+"""What all tests share: real object stores, started once, and patience: how long an example takes says nothing here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from registry.embedded_store import EmbeddedStore, running_or_started
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
