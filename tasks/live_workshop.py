@@ -11,7 +11,8 @@ from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 from tasks.judging_queue import JudgingQueue, Kind
 
-BUILDERS = 2
+BUILDERS = 3
+"""Enough to keep a judge busy that measures a candidate in the time of two builds, at the lowest priority."""
 
 
 class BuildingBench(Protocol):
@@ -34,11 +35,18 @@ class LiveWorkshop:
         self._bench = bench
         self._queue = queue
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="asked build")
+        self._built: set[str] = set()
+        """Digests of what needs no builder any more: who checks a program measures it next."""
 
     def build(self, candidate: Candidate) -> Verdict | None:
         self._queue.check_open()
+        if candidate.digest in self._built:
+            return None
         try:
-            return self._builders.submit(self._bench.build, candidate).result()
+            failure = self._builders.submit(self._bench.build, candidate).result()
+            if failure is None:
+                self._built.add(candidate.digest)
+            return failure
         except (CancelledError, RuntimeError):  # the latter where `submit` comes after `drop`
             self._queue.check_open()
             raise
