@@ -54,7 +54,8 @@ LEAST_BUSY = 0.9
 MOST_GIB = 2.0
 PROSE_EVERY, BROKEN_EVERY = 10, 9
 """One answer in so many holds no program, or one that does not build."""
-TOKENS = (1, 4, 16, 64)
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 256)
+"""As many workloads as a search scores an operator of one shape on (`tasks.search_scope.SEARCH`)."""
 KERNEL = """// %(number)d
 #include <cmath>
 
@@ -265,7 +266,8 @@ def figures(measured: Measured, agents: int) -> list[Figure]:
             COMMAND,
             round(100 * search.busy_share, 1),
             verdict=_met(search.busy_share > LEAST_BUSY),
-            note=f"{course}; waits for the compiler do not count as busy",
+            note=f"{course}; for {search.starved_share:.1%} of the time there was nothing to judge and nothing to "
+            "compile; the rest is waits for the compiler, which do not count as busy",
         ),
         Figure(
             f"{name}: memory of all processes",

@@ -49,6 +49,8 @@ class OperatorSearch:
     """Why it ended before its time; empty if it did not."""
     busy_share: float = 0.0
     """Of the session's time, how much the judge was at work (waits for the compiler are none)."""
+    starved_share: float = 0.0
+    """How much of it there was nothing to judge and nothing to compile."""
     unjudged: int = 0
     """Candidates that were proposed and have no verdict. Those of language models are judged first next time."""
     departures: tuple[Departure, ...] = ()
@@ -179,6 +181,7 @@ def _search(
         {w.label: gains[w.digest] for w in workloads if w.digest in gains},
         course.ended,
         course.busy_share,
+        course.starved_share,
         course.unjudged,
         tuple(course.departures),
     )

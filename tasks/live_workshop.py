@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Protocol
@@ -35,13 +36,22 @@ class LiveWorkshop:
         self._bench = bench
         self._queue = queue
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="asked build")
+        self._asked = 0
+        self._counting = threading.Lock()
         self._built: set[str] = set()
         """Digests of what needs no builder any more: who checks a program measures it next."""
+
+    @property
+    def is_building(self) -> bool:
+        """Whether an agent waits for a build."""
+        return self._asked > 0
 
     def build(self, candidate: Candidate) -> Verdict | None:
         self._queue.check_open()
         if candidate.digest in self._built:
             return None
+        with self._counting:
+            self._asked += 1
         try:
             failure = self._builders.submit(self._bench.build, candidate).result()
             if failure is None:
@@ -50,6 +60,9 @@ class LiveWorkshop:
         except (CancelledError, RuntimeError):  # the latter where `submit` comes after `drop`
             self._queue.check_open()
             raise
+        finally:
+            with self._counting:
+                self._asked -= 1
 
     def check(self, candidate: Candidate, workloads: Sequence[Workload]) -> Verdict:
         return self._judged(Kind.CHECK, candidate, workloads)

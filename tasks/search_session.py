@@ -105,6 +105,8 @@ class Course:
     """Whether that was a cap of the budget, which holds for the whole search."""
     judging_s: float = 0.0
     """Spent judging, without waits for the compiler."""
+    starved_s: float = 0.0
+    """Without anything to judge or to compile: no agent had something for the judge."""
     elapsed_s: float = 0.0
     """Of this life, from the first brief to the end of the judging."""
     unjudged: int = 0
@@ -114,6 +116,10 @@ class Course:
     @property
     def busy_share(self) -> float:
         return self.judging_s / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def starved_share(self) -> float:
+        return self.starved_s / self.elapsed_s if self.elapsed_s else 0.0
 
 
 class SearchSession:
@@ -235,7 +241,15 @@ class SearchSession:
                 self.course.ended = "no agent has anything left to propose"
                 return
             else:
-                self._queue.wait(min(WAIT_S, max(0.0, left_s())))
+                self._wait(min(WAIT_S, max(0.0, left_s())))
+
+    def _wait(self, most_s: float) -> None:
+        """For a compiler, if one is at work; else the agents keep the judge waiting."""
+        compiling = bool(self._ahead) or not self._queue.is_empty
+        compiling = compiling or (self._swarm is not None and self._swarm.workshop.is_building)
+        began = self._clock()
+        self._queue.wait(most_s)
+        self.course.starved_s += 0.0 if compiling else self._clock() - began
 
     def _is_enough(self) -> bool:
         with self._leading:

@@ -142,7 +142,10 @@ def test_killed_and_started_again_it_judges_nothing_twice(search, dies_at: int) 
 def _without_times(result: SearchResult) -> SearchResult:
     """Without what belongs to one life only."""
     return replace(
-        result, operators=tuple(replace(o, spent_s=0.0, busy_share=0.0, unjudged=0) for o in result.operators)
+        result,
+        operators=tuple(
+            replace(o, spent_s=0.0, busy_share=0.0, starved_share=0.0, unjudged=0) for o in result.operators
+        ),
     )
 
 

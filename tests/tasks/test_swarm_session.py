@@ -161,6 +161,24 @@ def test_the_judge_does_not_wait_for_slow_agents(world) -> None:
     assert numbers(trials)[:8] == list(range(8)) and 100 in numbers(trials)
 
 
+def test_a_judge_that_waits_for_agents_is_told_from_one_that_waits_for_a_compiler(world, monkeypatch) -> None:
+    clock = time.monotonic
+    here = world()
+    slow = SlowAgent("llm:0", [gives(100, delay_s=0.5)])
+    session = here.session([slow], clock=clock)
+    list(session.run(5.0))
+    assert session.course.starved_s > 0.3
+    here = World(here.folder / "other", here.bench)
+    compiling = threading.Event()
+    monkeypatch.setattr(
+        here.bench, "is_built", lambda candidate: compiling.wait(0.02) or clock() > until, raising=False
+    )
+    until = clock() + 0.5
+    session = here.session([SlowAgent("llm:0", [gives(101)])], [patterns(7)], clock=clock)
+    list(session.run(5.0))
+    assert session.course.starved_s < 0.2 and session.course.elapsed_s > 0.4
+
+
 def test_paid_answers_go_first_and_fast_agents_keep_their_share(world) -> None:
     here = world(pause_s=0.01)
     slow = [SlowAgent(f"llm:{n}", [gives(100 + n * 10 + k) for k in range(6)]) for n in range(4)]
