@@ -180,8 +180,8 @@ def _search(
         tuple(best_ratios),
         {w.label: gains[w.digest] for w in workloads if w.digest in gains},
         course.ended,
-        course.busy_share,
-        course.starved_share,
+        course.share(course.judging_s),
+        course.share(course.starved_s),
         course.unjudged,
         tuple(course.departures),
     )

@@ -113,13 +113,9 @@ class Course:
     """Proposals that have no verdict; they are on record."""
     departures: list[Departure] = field(default_factory=list)
 
-    @property
-    def busy_share(self) -> float:
-        return self.judging_s / self.elapsed_s if self.elapsed_s else 0.0
-
-    @property
-    def starved_share(self) -> float:
-        return self.starved_s / self.elapsed_s if self.elapsed_s else 0.0
+    def share(self, seconds: float) -> float:
+        """Of the elapsed time."""
+        return seconds / self.elapsed_s if self.elapsed_s else 0.0
 
 
 class SearchSession:
@@ -245,8 +241,8 @@ class SearchSession:
 
     def _wait(self, most_s: float) -> None:
         """For a compiler, if one is at work; else the agents keep the judge waiting."""
-        compiling = bool(self._ahead) or not self._queue.is_empty
-        compiling = compiling or (self._swarm is not None and self._swarm.workshop.is_building)
+        asked = self._swarm is not None and self._swarm.workshop.is_building
+        compiling = asked or bool(self._ahead) or not self._queue.is_empty
         began = self._clock()
         self._queue.wait(most_s)
         self.course.starved_s += 0.0 if compiling else self._clock() - began
