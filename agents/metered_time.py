@@ -71,17 +71,19 @@ class DeviceTime:
         self._longest_s = LEAST_S
 
     @contextmanager
-    def charge(self, purpose: str) -> Iterator[None]:
-        """Charges the time that the block takes, also if it fails.
+    def charge(self, purpose: str) -> Iterator[list[float]]:
+        """Charges the time that the block takes, also if it fails; without the seconds that it adds to the list it is
+        given: those in which the device was free, and the block waited for something else.
 
         Raises:
             BudgetSpentError: another call does not fit; the block does not begin.
         """
         reservation = self._budget.reserve(Amount(device_s=self._longest_s), purpose)
         started_s = self._clock()
+        waits_s: list[float] = []
         try:
-            yield
+            yield waits_s
         finally:
-            taken_s = self._clock() - started_s
+            taken_s = max(0.0, self._clock() - started_s - sum(waits_s))
             self._longest_s = max(self._longest_s, taken_s)
             reservation.settle(Amount(device_s=taken_s))

@@ -55,6 +55,15 @@ def test_device_time_passes_a_cap_by_the_last_call_at_most(ledger: Ledger) -> No
     assert ledger.searches()[0].spent == Amount(device_s=21.0)
 
 
+def test_waits_for_the_compiler_are_not_charged(ledger: Ledger) -> None:
+    now_s = 0.0
+    device = DeviceTime(ledger.budget("s1", BudgetCaps()), lambda: now_s)
+    with device.charge("a judgement") as waits_s:
+        now_s += 5.0
+        waits_s.append(4.0)
+    assert ledger.searches()[0].spent == Amount(device_s=1.0)
+
+
 def test_a_failed_judgement_is_charged_too(ledger: Ledger) -> None:
     now_s = 0.0
     device = DeviceTime(ledger.budget("s1", BudgetCaps()), lambda: now_s)
