@@ -1,7 +1,8 @@
 """What must not leave this machine in prompts, logs and records is taken out of text: secrets, host paths, names.
 
-One `Redactor` stands at each edge where text leaves: before a prompt is sent, and before an episode is recorded. It is
-made while the environment still holds the provider keys, which a search takes out of it later.
+One `Redactor` stands at each edge where text leaves: before a prompt is sent, and before an episode is recorded. It
+knows the values of keys that the environment holds when it is made; where the door has moved provider keys elsewhere
+before, it finds them by their form alone.
 
 What is taken out:
 

@@ -9,6 +9,7 @@ rows 4 KiB apart share a set of the first cache.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from agents.parameter_space import Parameter, ParameterSpace, Values
@@ -122,38 +123,31 @@ def _split_defaults(target: Target) -> tuple[Values, ...]:
     return tuple(values for values in shapes if fits(values) and values["TOKENS"] in _token_blocks(target))
 
 
-ROWS = PatternSource(
-    name="register-blocking",
+_source = functools.partial(
+    PatternSource,
     operator="skinny_linear",
     dtypes=("float32", "bfloat16"),
-    source="skinny_linear_rows.cpp",
     headers=HEADERS,
     varying_axis="tokens",
     specialists=SPECIALISTS,
+)
+ROWS = _source(
+    name="register-blocking",
+    source="skinny_linear_rows.cpp",
     space=_rows_space,
     defaults=_rows_defaults,
     technique=_rows_technique,
 )
-PANELS = PatternSource(
+PANELS = _source(
     name="weight-packing",
-    operator="skinny_linear",
-    dtypes=("float32", "bfloat16"),
     source="skinny_linear_panels.cpp",
-    headers=HEADERS,
-    varying_axis="tokens",
-    specialists=SPECIALISTS,
     space=_panels_space,
     defaults=_panels_defaults,
     needs_setup=True,
 )
-SPLIT = PatternSource(
+SPLIT = _source(
     name="split-k",
-    operator="skinny_linear",
-    dtypes=("float32", "bfloat16"),
     source="skinny_linear_split.cpp",
-    headers=HEADERS,
-    varying_axis="tokens",
-    specialists=SPECIALISTS,
     space=_split_space,
     defaults=_split_defaults,
     niche=True,
