@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cli.table import compact_table
@@ -10,8 +11,8 @@ from gristmill.hardware import local_cpu
 from gristmill.kernel_table import Artifact, TableEntry
 from gristmill.serving.paired import PairedResult
 from kernels.roofline import cached_peaks
-from tasks import compilation
-from tasks.journal import Journal, JournalEntry
+from tasks import compilation, journal
+from tasks.journal import JournalEntry
 from tasks.report_data import (
     ConcurrencyRow,
     DemoReport,
@@ -29,7 +30,7 @@ LEADERS = 12
 def report_of(result: DemoResult, settings: Settings, elapsed_s: float, memory_bytes: int) -> DemoReport:
     """The page's content."""
     cpu = local_cpu()
-    entries = Journal(compilation.journal_path(settings, result.search.search_id)).entries()
+    entries = journal.read(compilation.journal_path(settings, result.search.search_id))
     widest = max(result.runs, key=lambda run: run.concurrency)
     profile = result.captured.profile
     peaks = cached_peaks(settings.peaks_path)
@@ -168,7 +169,7 @@ def _extremes(artifact: Artifact) -> tuple[float, float]:
     return min(ratios), max(ratios)
 
 
-def _search_row(search: compilation.OperatorSearch, entries: tuple[JournalEntry, ...]) -> SearchRow:
+def _search_row(search: compilation.OperatorSearch, entries: Sequence[JournalEntry]) -> SearchRow:
     ratios = tuple(
         entry.verdict.ratio
         for entry in entries
@@ -177,7 +178,7 @@ def _search_row(search: compilation.OperatorSearch, entries: tuple[JournalEntry,
     return SearchRow(search.operator, search.dtype, search.budget_s, ratios, search.statuses.get("faster", 0))
 
 
-def _leaders(entries: tuple[JournalEntry, ...]) -> tuple[LeaderRow, ...]:
+def _leaders(entries: Sequence[JournalEntry]) -> tuple[LeaderRow, ...]:
     won = sorted((e for e in entries if e.verdict.won), key=lambda e: -(e.verdict.ratio or 0.0))
     return tuple(
         LeaderRow(

@@ -16,7 +16,7 @@ from agents.redaction import Redactor
 from agents.strategies import catalogue
 from kernels.profile import TrafficProfile
 from kernels.roofline import cached_peaks
-from tasks import bench, budgeting, compilation, search_memory
+from tasks import bench, budgeting, compilation, search_lock, search_memory
 from tasks.compilation import Progress, SearchResult
 from tasks.mlflow_sink import SearchLog
 from tasks.proposal_record import ProposalRecord
@@ -50,12 +50,17 @@ def search_operators(
     """One session on this host's device: it takes the lease candidate by candidate, with a queue of its own.
 
     Provider keys leave this process's environment before anything of a candidate is built or run.
+
+    Raises:
+        SearchBusyError: another process searches for the same traffic with the same seed.
     """
     options = options or SearchOptions()
     tags = {"fleet": profile.fleet, "model": profile.model, "hardware": profile.hardware, "seed": str(seed)}
     search_id = compilation.search_id_of(profile, seed)
+    search = settings.searches_dir / search_id
     redactor = Redactor.of_this_host()
     with (
+        search_lock.held(search),
         _models(options) as models,
         budgeting.open_ledger(settings) as ledger,
         search_memory.opened(settings) as memory,
@@ -63,7 +68,7 @@ def search_operators(
         SearchLog(settings.home, search_id, tags=tags, tracking_uri=settings.tracking_uri, redactor=redactor) as log,
     ):
         budget = ledger.budget(search_id, caps or budgeting.caps(settings))
-        record = ProposalRecord(record_path(settings.searches_dir / search_id))
+        record = ProposalRecord(record_path(search))
         recruits = Recruits(models, options.agents, budget, log.episodes, redactor.text, record)
         result = compilation.run_searches(
             judges,

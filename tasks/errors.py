@@ -31,3 +31,7 @@ class SpoolError(GristmillError):
 
 class ReplayError(GristmillError):
     """What is to be replayed is not known, or means several things."""
+
+
+class SearchBusyError(GristmillError):
+    """Another process works on the same search."""

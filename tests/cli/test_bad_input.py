@@ -24,7 +24,8 @@ from gristmill.directory_store import DirectoryStore
 from registry.embedded_store import EmbeddedStore
 from registry.keys import create_keys
 from registry.repository import Repository
-from tasks import traffic
+from tasks import search_lock, traffic
+from tasks.compilation import search_id_of
 from tests.tasks.world import HARDWARE, PEAKS, profile, rms_norm, settings
 
 ROOT = Path(__file__).parents[2]
@@ -313,6 +314,15 @@ class TestCompiling:
     def test_an_operator_that_the_profile_lacks(self, mill: Mill, tmp_path: Path) -> None:
         keep_profile(tmp_path)
         assert "the profile, which holds rms_norm" in complaint(mill("compile", "--operator", "softmax"))
+
+    def test_a_search_that_another_process_is_at(self, process: Mill, tmp_path: Path) -> None:
+        keep_profile(tmp_path)
+        captured = traffic.latest_profile(
+            DirectoryStore(tmp_path / "store"), replace(settings(tmp_path / "home"), fleet="demo", model="llama-8x1024")
+        )
+        with search_lock.held(tmp_path / "home" / "searches" / search_id_of(captured, 0)):
+            told = complaint(process("compile", "--budget-s", 10))
+        assert f"process {os.getpid()} is at it already" in told and f"kill -INT {os.getpid()}" in told
 
     def test_no_compiler(self, process: Mill, tmp_path: Path) -> None:
         (tmp_path / "x.cpp").write_text(HONEST)

@@ -5,6 +5,7 @@ Judge, builds, MLflow, signatures and the engine process are those of production
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -26,9 +27,10 @@ from gristmill.traces import Request
 from registry.publication import Published
 from registry.repository import Repository
 from registry.rollback import history
-from tasks import journal, promotion
-from tasks.compilation import SearchResult, journal_path
-from tasks.errors import NoWinnerError
+from tasks import journal, promotion, search_lock
+from tasks.compilation import SearchResult, Silent, journal_path
+from tasks.errors import NoWinnerError, SearchBusyError
+from tasks.search_session import Trial
 from tasks.serving_client import Event, ServingProcess
 from tasks.settings import Settings
 from tests.registry.world import shared_keys
@@ -111,8 +113,26 @@ def test_1_traffic_becomes_a_ranked_profile(turn: Turn) -> None:
     assert again.digest == captured.digest, "a capture of the same spool is the same profile"
 
 
-def test_2_a_search_finds_and_keeps_faster_kernels(turn: Turn) -> None:
-    search = turn.search = compile_steps(turn.settings, steps.plain, budget_s=BUDGET_S, only=["rms_norm"])
+class Intruder(Silent):
+    """Wants the search while it runs, at every trial."""
+
+    def __init__(self, searches: Path) -> None:
+        self._searches = searches
+        self.refused: list[str] = []
+
+    def trial(self, trial: Trial, best_ratio: float) -> None:
+        (lock,) = self._searches.glob("*/lock")
+        with pytest.raises(SearchBusyError) as refusal, search_lock.held(lock.parent):
+            pass
+        self.refused.append(str(refusal.value))
+
+
+def test_2_a_search_finds_and_keeps_faster_kernels_and_is_one_process_s(turn: Turn) -> None:
+    intruder = Intruder(turn.settings.searches_dir)
+    search = turn.search = compile_steps(
+        turn.settings, steps.plain, budget_s=BUDGET_S, only=["rms_norm"], progress=intruder
+    )
+    assert len(intruder.refused) == search.operators[0].trials and f"process {os.getpid()} " in intruder.refused[0]
     (one,) = search.operators
     assert one.operator == "rms_norm" and one.statuses.get("faster", 0) > 0, one.statuses
     assert one.best_ratios[-1] > 1
