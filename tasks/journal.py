@@ -62,9 +62,5 @@ class Journal:
 
 
 def read(path: Path) -> list[JournalEntry]:
-    """The whole lines of a journal, also while a search appends to it; nothing is changed.
-
-    Raises:
-        MalformedRecordError: a line is damaged; the message names it.
-    """
+    """The entries of a journal, also while a search appends to it; nothing is changed. See `record_lines.read`."""
     return record_lines.read(path, JournalEntry)

@@ -50,7 +50,7 @@ def test_telling_it_twice_writes_it_once(tmp_path: Path) -> None:
     assert path.read_bytes() == once
 
 
-@pytest.mark.parametrize("cut", [1, 20, 400])
+@pytest.mark.parametrize("cut", [2, 20, 400])
 def test_a_torn_write_loses_that_line_alone(tmp_path: Path, journal: Journal, cut: int) -> None:
     path = tmp_path / "proposals.jsonl"
     record = ProposalRecord(path)
@@ -61,6 +61,18 @@ def test_a_torn_write_loses_that_line_alone(tmp_path: Path, journal: Journal, cu
     assert [one.candidate for one in again.unjudged(journal, WORKLOADS)] == [candidate(0)]
     again.add(candidate(1), WORKLOADS)
     assert len(ProposalRecord(path).unjudged(journal, WORKLOADS)) == 2
+
+
+def test_a_damaged_line_loses_that_proposal_alone(tmp_path: Path, journal: Journal) -> None:
+    path = tmp_path / "proposals.jsonl"
+    record = ProposalRecord(path)
+    for number in range(3):
+        record.add(candidate(number), WORKLOADS)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1][20:] + lines[2])
+    again = ProposalRecord(path)
+    assert [one.candidate for one in again.unjudged(journal, WORKLOADS)] == [candidate(0), candidate(2)]
+    assert path.with_name("proposals.jsonl.damaged").read_bytes() == lines[1][20:]
 
 
 def test_many_threads_lose_no_line(tmp_path: Path, journal: Journal) -> None:
