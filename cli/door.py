@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from agents.models import keys
 from cli import __main__ as command_line
 from cli import commands, environment, home
 from gristmill.errors import GristmillError
 
 HELP = ("-h", "--help")
-CALL_MODELS = ("demo", "compile", "continuous")
-"""Commands that search."""
+CALL_MODELS = ("demo", "compile", "continuous", "ui")
+"""Commands that search, or whose worker does."""
 
 
 def enter(arguments: Sequence[str]) -> int:
@@ -30,6 +32,7 @@ def enter(arguments: Sequence[str]) -> int:
                 raise
             # This command's options come from packages that only the environment has.
     try:
+        keys.bequeathed(os.environ)  # before anything is started, pip included
         python = environment.python_for(command.requirements)
         variables = _variables(command, arguments[1:], python)
     except GristmillError as error:
@@ -42,20 +45,27 @@ def enter(arguments: Sequence[str]) -> int:
 
 
 def _variables(command: commands.Command, options: Sequence[str], python: Path) -> dict[str, str]:
-    """The command's environment. One that calls models gets the provider keys behind a descriptor instead."""
+    """The command's environment. Provider keys are behind a descriptor, which only one that calls models inherits."""
     search_path = os.pathsep.join(filter(None, [str(home.ROOT), os.environ.get("PYTHONPATH")]))
     binaries = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     variables = {**os.environ, "PYTHONPATH": search_path, "PATH": binaries, home.VARIABLE: str(home.home())}
-    names_one = any(option.partition("=")[0] == "--model" for option in options)
-    calls_models = command.name in CALL_MODELS and (names_one or environment.models_configured(variables))
+    calls_models = command.name in CALL_MODELS and _asks_models(options, variables)
     tests_them = command.name == "test" and not variables.get("MILL_VENV")
     if command.name in (*CALL_MODELS, "test", "doctor"):
         environment.name_agents_environment(variables, wanted=calls_models or tests_them)
-    if calls_models:
-        from agents.models import keys
-
-        keys.bequeathed(variables)
+    if not calls_models:
+        keys.taken_from(variables)
     return variables
+
+
+def _asks_models(options: Sequence[str], variables: Mapping[str, str]) -> bool:
+    """Whether a search would, with these options: one names a model, or some are configured, and agents ask them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", nargs="?", const="", default=None)
+    parser.add_argument("--agents", nargs="?", const="", default="")
+    given, _ = parser.parse_known_args(options)
+    nobody = given.agents.isdecimal() and int(given.agents) == 0
+    return not nobody and (given.model is not None or environment.models_configured(variables))
 
 
 def _become(python: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> NoReturn:

@@ -23,8 +23,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from agents.models import key_relay
     from tasks import local_server, mlflow_sink, mlflow_store, object_store
 
+    key_relay.offer(os.environ)  # to the searches of the worker
     settings, watch = from_environment(), Watch()
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(object_store.opened(settings))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from agents.caps import BudgetCaps
 from agents.chat import ChatModel
-from agents.models import configuration
+from agents.models import configuration, key_relay
 from agents.models.configuration import ModelSettings
 from agents.redaction import Redactor
 from agents.strategies import catalogue
@@ -92,6 +92,7 @@ def search_operators(
 def _models(options: SearchOptions) -> Iterator[tuple[ChatModel, ...]]:
     """The models of a search. Their keys are taken out of the environment also where none is used."""
     environ: MutableMapping[str, str] = os.environ
+    key_relay.accept(environ)
     chosen = chosen_models(configuration.from_environment(environ), options.models) if options.agents else ()
     with configuration.opened(chosen, LOGGER.warning, environ) as models:
         yield models

@@ -16,7 +16,7 @@ from cli.environment import Environment
 from cli.errors import EnvironmentSetupError
 
 ROOT = Path(__file__).parents[2]
-LAUNCHER = ("mill", "cli", "gristmill", "requirements")
+LAUNCHER = ("mill", "cli", "agents", "gristmill", "requirements")
 
 
 def mill(*arguments: str, launcher: Path = ROOT / "mill", cwd: Path | None = None, **variables: str):
@@ -135,29 +135,6 @@ def test_faults_are_one_line_and_bugs_keep_their_traceback(
     assert result.returncode == code
     assert result.stderr.startswith(message)
     assert fault == "broken" or result.stderr.count("\n") == 1
-
-
-LOOK = """
-import os
-from agents.models import keys
-def configure(parser): pass
-def run(arguments):
-    everything = open("/proc/self/environ").read() + repr(dict(os.environ))
-    print("sk-0123456789" in everything, sorted(keys.taken_from(os.environ).values()))
-    return 0
-"""
-
-
-@pytest.mark.parametrize(
-    ("models", "told"), [("openai/a", "False ['OPENAI_API_KEY']"), ("", "True ['OPENAI_API_KEY']")]
-)
-def test_keys_go_behind_a_descriptor_where_models_are_called(bare_checkout: Path, models: str, told: str) -> None:
-    """Where none are, the variables stay as they are: they are somebody else's."""
-    shutil.copytree(ROOT / "agents", bare_checkout / "agents", ignore=shutil.ignore_patterns("__pycache__"))
-    (bare_checkout / "cli" / "compile.py").write_text(LOOK)
-    named = {"MILL_VENV": sys.prefix, "MILL_AGENTS_VENV": sys.prefix, "MILL_MODELS": models}
-    result = mill("compile", launcher=bare_checkout / "mill", OPENAI_API_KEY="sk-0123456789", **named)
-    assert (result.stdout, result.returncode) == (f"{told}\n", 0), result.stderr
 
 
 def test_pytest_gets_the_arguments_in_their_order(bare_checkout: Path) -> None:
