@@ -32,7 +32,8 @@ class DirectoryStore:
     """Objects are files; put-if-absent is `link`, compare-and-swap is a lock and a rename.
 
     Files appear whole: they are written and synced aside first. After a crash at most an unreferenced temporary
-    file is left in the private folder. The folder is made by the first write.
+    file is left in the private folder. A folder that is not there yet is an empty store, which the first write makes,
+    if the folder that it would be in is there: otherwise the address is taken for wrong.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,8 +46,7 @@ class DirectoryStore:
     def get(self, key: str, etag: str | None = None, max_bytes: int = MAX_OBJECT_BYTES) -> StoredObject | NotModified:
         path = self._path(key)
         with self._explained(key):
-            if not self.root.is_dir():
-                raise self._missing()
+            self._check_address()
             try:
                 with path.open("rb") as file:
                     content = file.read(max_bytes + 1)
@@ -92,8 +92,7 @@ class DirectoryStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         with self._explained(prefix):
-            if not self.root.is_dir():
-                raise self._missing()
+            self._check_address()
             folder = self.root / prefix.rpartition("/")[0]
             found = sorted(
                 path.relative_to(self.root).as_posix()
@@ -112,6 +111,7 @@ class DirectoryStore:
 
     def _private(self) -> Path:
         folder = self.root / PRIVATE
+        self._check_address()
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -150,7 +150,12 @@ class DirectoryStore:
             )
         return StoreError(f"{self.url}: {key}: {error.strerror or error}; check that the address names a folder")
 
-    def _missing(self) -> MissingBucketError:
-        return MissingBucketError(
-            f"{self.url}: the folder does not exist; check the address, or publish there first, which makes it"
+    def _check_address(self) -> None:
+        if self.root.is_dir() or (self.root.parent.is_dir() and not self.root.exists()):
+            return
+        if self.root.exists():
+            raise MissingBucketError(f"{self.url}: this is no folder; check the address")
+        raise MissingBucketError(
+            f"{self.url}: neither this folder nor the one it would be in exists; check the address, or make it: "
+            f"mkdir -p {self.root}"
         )

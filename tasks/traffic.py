@@ -47,7 +47,8 @@ def latest_profile(store: ObjectStore, settings: Settings) -> TrafficProfile:
     if profile is None:
         raise NoProfileError(
             f"no traffic profile for fleet {settings.fleet!r}, model {settings.model!r} on {settings.hardware} in "
-            f"{store.url}: run ./mill capture first (or set MILL_FLEET and MILL_MODEL to the ones that were sampled)"
+            f"{store.url}: run ./mill capture first, once ./mill serve or a fleet of yours (MILL_FLEET, MILL_MODEL) "
+            "was sampled; ./mill demo does all of it"
         )
     return profile
 

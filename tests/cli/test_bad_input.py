@@ -227,6 +227,13 @@ class TestStores:
         said = complaint(mill(command, MILL_STORE="s3://bucket?endpoint=http://127.0.0.1:9", **KEYS))
         assert "nothing answers there; start the store" in said
 
+    @pytest.mark.parametrize("command", ["capture", "rank", "compile", "memory", "promote --release", "registry log"])
+    def test_a_folder_that_cannot_be_made_is_one_to_make(self, mill: Mill, tmp_path: Path, command: str) -> None:
+        store = tmp_path / "nowhere" / "store"
+        said = complaint(mill(*command.split(), MILL_STORE=f"file://{store}"))
+        assert f"file://{store}: neither this folder nor the one it would be in exists" in said
+        assert said.endswith(f"mkdir -p {store}") and not store.parent.exists()
+
     @pytest.mark.parametrize("url", ["ftp://x", "s3://", "file://relative", "s3://b?port=1", "nonsense", "s3://a:b@c"])
     def test_an_address_that_makes_no_sense(self, mill: Mill, url: str) -> None:
         assert "store address" in complaint(mill("capture", MILL_STORE=url))
@@ -276,8 +283,9 @@ class TestProfiles:
 
     @pytest.mark.parametrize("command", ["rank", "compile"])
     def test_nothing_was_captured(self, mill: Mill, tmp_path: Path, command: str) -> None:
-        (tmp_path / "store").mkdir()
-        assert "run ./mill capture first" in complaint(mill(command))
+        said = complaint(mill(command))
+        assert "run ./mill capture first" in said and "./mill serve" in said and "./mill demo does all of it" in said
+        assert not (tmp_path / "store").exists(), "looking makes no store"
 
     def test_nothing_was_searched(self, mill: Mill) -> None:
         assert "run ./mill compile first" in complaint(mill("promote"))
@@ -287,7 +295,7 @@ class TestProfiles:
         chosen = replace(settings(tmp_path / "home", tmp_path / "store"), fleet="demo", model="llama-8x1024")
         traffic.keep_profile(DirectoryStore(tmp_path / "store"), chosen, profile(rms_norm(1, time_ns=0)))
         assert "capture again" in complaint(mill("compile"))
-        assert not (tmp_path / "home" / "searches").exists()
+        assert [path.name for path in (tmp_path / "home").glob("searches/*/*")] == ["lock"], "no search has begun"
 
     @pytest.mark.parametrize("variable", ["MILL_FLEET", "MILL_MODEL"])
     def test_a_fleet_that_no_channel_can_have(self, mill: Mill, variable: str) -> None:

@@ -119,7 +119,7 @@ def test_bad_input_is_one_line_and_2(arguments: list[str], complaint: str, capsy
 def test_without_its_store_the_catalogue_is_shown_all_the_same(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("MILL_STORE", f"file://{tmp_path}/nowhere")
+    monkeypatch.setenv("MILL_STORE", f"file://{tmp_path}/nowhere/store")
     monkeypatch.setenv("MILL_HOME", str(tmp_path))
     assert main(["patterns", "--hardware", local_cpu().key]) == 0
     shown = capsys.readouterr()

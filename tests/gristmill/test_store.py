@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -202,12 +202,37 @@ class TestAddresses:
 
 
 class TestDirectory:
-    def test_a_missing_folder_is_named(self, tmp_path: Path) -> None:
-        store = DirectoryStore(tmp_path / "none")
-        with pytest.raises(errors.MissingBucketError, match="none"):
+    def test_a_folder_that_is_not_there_yet_is_an_empty_store_which_the_first_write_makes(self, tmp_path: Path) -> None:
+        store = DirectoryStore(tmp_path / "new")
+        assert list(store.list("")) == []
+        with pytest.raises(errors.ObjectNotFoundError, match="new"):
             store.get("a")
-        with pytest.raises(errors.MissingBucketError):
-            store.list("")
+        assert list(tmp_path.iterdir()) == [], "looking makes nothing"
+        store.put_new("a", b"1")
+        assert list(store.list("")) == ["a"]
+
+    def test_without_the_folder_it_would_be_in_the_address_is_wrong_for_all(self, tmp_path: Path) -> None:
+        store = DirectoryStore(tmp_path / "none" / "store")
+        self.refused(store, f"mkdir -p {tmp_path}/none/store")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_is_no_store(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"1")
+        self.refused(DirectoryStore(tmp_path / "file"), "this is no folder")
+        assert (tmp_path / "file").read_bytes() == b"1"
+
+    def refused(self, store: DirectoryStore, because: str) -> None:
+        actions: list[Callable[[], object]] = [
+            lambda: store.get("a"),
+            lambda: store.list(""),
+            lambda: store.put("a", b"1"),
+            lambda: store.put_new("a", b"1"),
+            lambda: store.replace_if("a", b"1", "0"),
+            lambda: store.delete("a"),
+        ]
+        for act in actions:
+            with pytest.raises(errors.MissingBucketError, match=because):
+                act()
 
     @pytest.mark.parametrize(
         ("number", "kind"), [(errno.ENOSPC, errors.StoreFullError), (errno.EROFS, errors.StoreAccessError)]
