@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from cli.errors import MemoryArgumentsError
 from cli.table import compact_table
 from gristmill import records
+from kernels import catalogue
 from tasks.settings import from_environment
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def _show(arguments: argparse.Namespace) -> int:
     with object_store.opened(from_environment()) as opened:
         shelves = MemoryShelves(opened.store)
         known = {family: _part(shelves.read(family).contents, wanted) for family in shelves.families()}
+    if arguments.operator and not any(contents.size for contents in known.values()):
+        catalogue.operator(arguments.operator)
     if arguments.json:
         print(json.dumps({family: records.encode(contents) for family, contents in known.items()}, indent=2))
     else:
@@ -55,9 +58,29 @@ def _forget(arguments: argparse.Namespace) -> int:
     if bool(arguments.operator or arguments.hardware) == arguments.all:
         raise MemoryArgumentsError("memory forget: name an --operator, a --hardware key or both, or else --all")
     with object_store.opened(from_environment()) as opened:
-        gone = MemoryShelves(opened.store).forget(_wanted(arguments.operator, arguments.hardware))
+        shelves = MemoryShelves(opened.store)
+        gone = shelves.forget(_wanted(arguments.operator, arguments.hardware))
+        if not gone and not arguments.all:
+            held = _held(shelves.read(family).contents for family in shelves.families())
+            raise MemoryArgumentsError(f"memory forget: nothing to forget {_named(arguments)}; {held}")
     print(json.dumps({"forgotten": gone}) if arguments.json else f"forgotten: {gone} records, lessons and candidates")
     return 0
+
+
+def _named(arguments: argparse.Namespace) -> str:
+    operator, hardware = arguments.operator, arguments.hardware
+    return " ".join([*([f"of {operator!r}"] if operator else []), *([f"on {hardware!r}"] if hardware else [])])
+
+
+def _held(known: Iterable[Contents]) -> str:
+    """What memory could be asked for instead."""
+    found = set[tuple[str, str]]()
+    for contents in known:
+        found |= {(record.operator, record.hardware) for record in contents.records}
+        found |= {(lesson.operator, lesson.hardware) for lesson in contents.lessons}
+        found |= {(exemplar.operator, exemplar.hardware) for exemplar in contents.candidates}
+    told = ", ".join(f"{operator} on {hardware}" for operator, hardware in sorted(found))
+    return f"memory holds {told}" if told else "memory is empty: ./mill compile fills it"
 
 
 def report(known: dict[str, Contents]) -> str:

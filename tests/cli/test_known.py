@@ -11,6 +11,7 @@ import pytest
 from cli import known
 from cli.errors import MemoryArgumentsError
 from gristmill.directory_store import DirectoryStore
+from gristmill.errors import GristmillError
 from tasks.memory_shelves import MemoryShelves
 from tests.tasks import world
 from tests.tasks.memory_world import judged, segment
@@ -64,3 +65,42 @@ def test_to_forget_one_has_to_say_what(memory: MemoryShelves, words: list[str]) 
     with pytest.raises(MemoryArgumentsError, match="name an --operator"):
         mill_memory(*words)
     assert memory.read("row_reduction").contents.size == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--operator", "nope"], "of 'nope'"),
+        (["--operator", "softmax"], "of 'softmax'"),
+        (["--hardware", "gpu-x"], "on 'gpu-x'"),
+        (["--operator", "rms_norm", "--hardware", "gpu-x"], "of 'rms_norm' on 'gpu-x'"),
+    ],
+)
+def test_what_memory_does_not_hold_cannot_be_forgotten_and_it_says_what_it_holds(
+    memory: MemoryShelves, capsys: pytest.CaptureFixture[str], words: list[str], named: str
+) -> None:
+    with pytest.raises(MemoryArgumentsError) as refused:
+        mill_memory("forget", *words)
+    told = str(refused.value)
+    assert f"{named}; memory holds rms_norm on {world.HARDWARE}, silu_and_mul on {world.HARDWARE}" in told
+    assert refused.value.exit_code == 2 and "\n" not in told
+    assert capsys.readouterr().out == ""
+    assert memory.read("row_reduction").contents.size == 4
+
+
+def test_an_empty_memory_says_how_it_is_filled_and_may_be_emptied(
+    memory: MemoryShelves, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mill_memory("forget", "--all") == mill_memory("forget", "--all", "--json") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == '{"forgotten": 0}'
+    with pytest.raises(MemoryArgumentsError, match="nothing to forget of 'rms_norm'; memory is empty"):
+        mill_memory("forget", "--operator", "rms_norm")
+
+
+def test_what_was_not_learned_is_shown_as_that_and_what_is_no_operator_is_not(
+    memory: MemoryShelves, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mill_memory("--operator", "softmax") == 0
+    assert capsys.readouterr().out.startswith("nothing was learned yet")
+    with pytest.raises(GristmillError, match="'nope' is unknown: choose one of rms_norm"):
+        mill_memory("--operator", "nope")
