@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{search.operator} {search.dtype} ended early: {search.ended}")
         for gone in search.departures:
             print(f"{search.operator} {search.dtype}: {gone.agent} left: {gone.reason}")
-    print(f"search {result.search_id}; ./mill promote publishes what is confirmed, ./mill ui shows every run")
+    print(f"search {result.search_id}; ./mill replay {result.search_id} lists its candidates")
+    print("./mill promote publishes what is confirmed, ./mill ui shows every run")
     return _report_bugs(result)
 
 

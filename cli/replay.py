@@ -1,4 +1,4 @@
-"""`./mill replay RUN`: how a candidate came about."""
+"""`./mill replay RUN`: how a candidate came about; `./mill replay SEARCH`: which ones a search has judged."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from tasks.settings import from_environment
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", help="a candidate's MLflow run or the beginning of its digest, or an episode"
+        "run",
+        metavar="RUN",
+        help="a candidate's MLflow run or the beginning of its digest, an episode, or a search, to list what it judged",
     )
-    parser.add_argument("--full", action="store_true", help="whole prompts, answers and results, and the whole course")
+    parser.add_argument(
+        "--full", action="store_true", help="whole prompts, answers and results, the whole course, all candidates"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, which is always whole")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from cli.replay_report import render
-    from tasks.replay import replay
+    from cli.replay_report import render, render_search
+    from tasks.replay import SearchReplay, replay
 
     found, away = replay(from_environment(), arguments.run)
     if arguments.json:
@@ -27,5 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if away:
         print(f"{away}; this is what {found.source} knows\n")
-    print(render(found, full=arguments.full))
+    full = arguments.full
+    print(render_search(found, full=full) if isinstance(found, SearchReplay) else render(found, full=full))
     return 0

@@ -1,4 +1,6 @@
-"""A replay as text: the verdict, where the candidate comes from, each episode step by step, the agent's course."""
+"""A replay as text: the verdict, where the candidate comes from, each episode step by step, the agent's course; or what
+each agent of a search has brought about.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from cli.table import compact_table
 if TYPE_CHECKING:
     from agents.chat import Answer, Message, Usage
     from agents.episode import Episode, ModelTurn, ToolTurn
-    from tasks.replay import Judged, Replay
+    from tasks.replay import Judged, Replay, SearchReplay
 
 DIGEST_CHARS = 12
 SHORT_LINES = 12
@@ -29,8 +31,47 @@ def render(found: Replay, *, full: bool = False) -> str:
     blocks += ["\n".join(_episode(episode, full)) for episode in found.episodes]
     if found.candidate is not None and not found.episodes:
         blocks.append(_course(found.course, full))
-    # What a model or a provider wrote may hold control characters, which were meant for the terminal.
-    return "".join(c if c.isprintable() or c == "\n" else " " for c in "\n\n".join(blocks))
+    return _printable("\n\n".join(blocks))
+
+
+def render_search(found: SearchReplay, *, full: bool = False) -> str:
+    """A line per agent and operator, with its best candidate; or per candidate, where all is asked for."""
+    judged = found.judged
+    won = sum(one.status == "faster" for one in judged)
+    best = max(judged, key=_worth)
+    headers: Sequence[str] = ("agent", "operator", "candidates", "faster", "ratio", "best candidate")
+    rows: Iterator[Sequence[object]] = _by_agent(judged)
+    if full:
+        headers = ("trial", "candidate", "operator", "agent", "verdict", "ratio")
+        rows = ((place, *_named(one), one.agent, one.status, one.ratio) for place, one in enumerate(judged, start=1))
+    more = "" if full else "; --full lists every candidate"
+    return _printable(
+        f"search {found.search}: {len(judged)} candidates, {won} faster\n\n{compact_table(rows, headers)}\n\n"
+        f"./mill replay {best.digest[:DIGEST_CHARS]} shows how that one came about{more}"
+    )
+
+
+def _by_agent(judged: Sequence[Judged]) -> Iterator[tuple[object, ...]]:
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    for one in judged:
+        groups.setdefault((one.agent, _named(one)[1]), []).append(one)
+    for (agent, operator), mine in groups.items():
+        best = max(mine, key=_worth)
+        won = sum(one.status == "faster" for one in mine)
+        yield agent, operator, len(mine), won, best.ratio, best.digest[:DIGEST_CHARS]
+
+
+def _named(one: Judged) -> tuple[str, str]:
+    return one.digest[:DIGEST_CHARS], f"{one.operator} {one.dtype}"
+
+
+def _worth(one: Judged) -> tuple[bool, float]:
+    return one.status == "faster", one.ratio or 0.0
+
+
+def _printable(text: str) -> str:
+    """What a model or a provider wrote may hold control characters, which were meant for the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
 def _head(candidate: Judged, lineage: Sequence[Judged]) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""How a candidate came about: found in MLflow, or in this host's journals and spools where MLflow is away.
+"""How a candidate came about, or what a search has judged: found in MLflow, or in this host's journals and spools
+where MLflow is away.
 
 A candidate of a language model has episodes. One of a pattern agent has none: its path is what the same agent had
 judged before it, in the same search.
@@ -72,6 +73,16 @@ class Replay:
     """What the same agent had judged in the same search before, in order, up to the candidate itself."""
 
 
+@dataclass(frozen=True)
+class SearchReplay:
+    """All that one search has judged, in order."""
+
+    source: str
+    """`MLflow`, or `this host`."""
+    search: str
+    judged: tuple[Judged, ...]
+
+
 class History(Protocol):
     """Where past searches are looked up."""
 
@@ -83,7 +94,7 @@ class History(Protocol):
         ...
 
     def judged(self, search: str) -> list[Judged]:
-        """Everything that a search has judged, in order."""
+        """Everything that a search has judged, in order; nothing if there is none of that name."""
         ...
 
     def episodes(self, candidate: Judged) -> list[Episode]:
@@ -95,7 +106,7 @@ class History(Protocol):
         ...
 
 
-def replay(settings: Settings, text: str) -> tuple[Replay, str]:
+def replay(settings: Settings, text: str) -> tuple[Replay | SearchReplay, str]:
     """What is known, from the first history that knows it; and why MLflow could not be asked, if it could not.
 
     Raises:
@@ -108,24 +119,27 @@ def replay(settings: Settings, text: str) -> tuple[Replay, str]:
     except outages() as error:
         found, away = None, f"MLflow is away ({str(error).splitlines()[0][:120]})"
     local = LocalHistory(settings)
-    if found and found.candidate and not found.episodes:
+    if isinstance(found, Replay) and found.candidate and not found.episodes:
         found = replace(found, episodes=tuple(local.episodes(found.candidate)))  # not sent yet, perhaps
     found = found or _replay(local, text)
     if found is None:
         raise ReplayError(
             f"{text!r}: neither a run of MLflow, nor the beginning of a candidate's digest ({LEAST_DIGEST_CHARS} "
-            f"characters at least), nor an episode that is known{' here; ' + away if away else ''}; "
+            f"characters at least), nor an episode or a search that is known{' here; ' + away if away else ''}; "
             "./mill ui shows all runs"
         )
     return found, away
 
 
-def _replay(history: History, text: str) -> Replay | None:
+def _replay(history: History, text: str) -> Replay | SearchReplay | None:
     matches = history.find(text)
     digests = sorted({match.digest for match in matches})
     if not matches:
         episode = history.episode(text)
-        return Replay(history.name, None, (episode,), (), ()) if episode else None
+        if episode:
+            return Replay(history.name, None, (episode,), (), ())
+        judged = history.judged(text)
+        return SearchReplay(history.name, text, tuple(judged)) if judged else None
     if len(digests) > 1 and not any(match.episode == text for match in matches):
         several = ", ".join(digest[:16] for digest in digests[:5])
         raise ReplayError(f"{text!r} begins {len(digests)} digests ({several}, ...); give more of it")
@@ -171,13 +185,16 @@ class LocalHistory:
     def __init__(self, settings: Settings) -> None:
         self._searches_dir = settings.searches_dir
         self._spools = sorted(spool_folder(settings.home).glob("*.jsonl"))
+        self._read: dict[str, list[Judged]] = {}
 
     def find(self, text: str) -> list[Judged]:
         return [one for search in self._searches() for one in self.judged(search) if _means(one, text)]
 
     def judged(self, search: str) -> list[Judged]:
-        entries = journal.read(self._searches_dir / search / "verdicts.jsonl")
-        return [_judged(search, entry.candidate, entry.verdict) for entry in entries]
+        if search not in self._read and search in self._searches():
+            entries = journal.read(self._searches_dir / search / "verdicts.jsonl")
+            self._read[search] = [_judged(search, entry.candidate, entry.verdict) for entry in entries]
+        return self._read.get(search, [])
 
     def episodes(self, candidate: Judged) -> list[Episode]:
         return [
@@ -218,6 +235,8 @@ class MlflowHistory:
         return [one for one in found if _means(one, text)]
 
     def judged(self, search: str) -> list[Judged]:
+        if not QUOTABLE.fullmatch(search):
+            return []
         runs = self._runs(f"tags.search = '{search}' and tags.kind = 'candidate'")
         # Runs of before there was a tag for it are in the order of their beginning, which is nearly the same.
         return [_judged_run(run) for run in sorted(runs, key=lambda run: int(run.data.tags.get("step", 0)))]

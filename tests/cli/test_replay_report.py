@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from agents.chat import Answer, Finish, Message, Role, ToolCall, Usage
 from agents.episode import Episode, ModelTurn, Outcome, Step, ToolTurn
-from cli.replay_report import SHORT_CHARS, SHORT_LINES, render
-from tasks.replay import Judged, Replay
+from cli.replay_report import SHORT_CHARS, SHORT_LINES, render, render_search
+from tasks.replay import Judged, Replay, SearchReplay
 
 PATTERN = Judged(
     "s1",
@@ -107,3 +107,21 @@ def test_parents_are_named_whether_this_search_judged_them_or_not() -> None:
     text = render(Replay("MLflow", child, (episode("ok"),), (known,), (child,)))
     assert "after     bbbbbbbbbbbb (pattern:rms_norm:rows: slower 0.90x)" in text
     assert "after     dddddddddddd (of another search)" in text
+
+
+def test_a_search_is_a_line_per_agent_with_its_best_candidate_and_how_to_replay_one() -> None:
+    model = replace(PATTERN, digest="b" * 64, agent="llm:m:0\x1b[2J", status="incorrect", ratio=None)
+    tried = [replace(one, digest=f"{number:012x}" + "c" * 52) for number, one in enumerate(trials(41))]
+    found = SearchReplay("MLflow", "s1", (*tried, model))
+    text = render_search(found)
+    assert text.startswith("search s1: 42 candidates, 3 faster\n") and "\x1b" not in text
+    pattern, llm = (line.split() for line in text.splitlines() if ":" in line.split("  ")[0] and "float32" in line)
+    assert pattern == ["pattern:rms_norm:rows", "rms_norm", "float32", "41", "3", "41.00", f"{40:012x}"]
+    assert llm[-4:] == ["1", "0", "-", "b" * 12]
+    assert text.splitlines()[-1] == (
+        f"./mill replay {40:012x} shows how that one came about; --full lists every candidate"
+    )
+    whole = render_search(found, full=True)
+    (best,) = (line.split() for line in whole.splitlines() if f"{40:012x}" in line and "replay" not in line)
+    assert best == ["41", f"{40:012x}", "rms_norm", "float32", "pattern:rms_norm:rows", "faster", "41.00"]
+    assert all(one.digest[:12] in whole for one in found.judged) and "--full" not in whole

@@ -14,7 +14,7 @@ from tasks import replay as replay_module
 from tasks.errors import ReplayError
 from tasks.journal import Journal
 from tasks.mlflow_sink import SearchLog
-from tasks.replay import Replay, replay
+from tasks.replay import Replay, SearchReplay, replay
 from tasks.settings import Settings, from_environment
 from tests.tasks.test_mlflow_sink import TAGS, candidate, children, verdict
 from tests.tasks.test_mlflow_traces import episode
@@ -57,6 +57,12 @@ def settings(request: pytest.FixtureRequest, home: Path) -> Settings:
 
 
 def found(settings: Settings, text: str) -> Replay:
+    answer = answered(settings, text)
+    assert isinstance(answer, Replay)
+    return answer
+
+
+def answered(settings: Settings, text: str) -> Replay | SearchReplay:
     answer, away = replay(settings, text)
     assert answer.source == ("this host" if settings.tracking_uri else "MLflow")
     assert bool(away) is bool(settings.tracking_uri)
@@ -81,6 +87,33 @@ def test_a_pattern_agents_candidate_has_the_course_that_led_to_it(settings: Sett
         (one.digest, ratio) for one, ratio in zip(PATTERN[:3], RATIOS, strict=False)
     ]
     assert answer.course[0].parameters["unroll"] == "0"
+
+
+def test_a_search_is_found_by_its_name_with_all_it_judged(settings: Settings) -> None:
+    answer = answered(settings, "s1")
+    assert isinstance(answer, SearchReplay) and answer.search == "s1"
+    assert [(one.digest, one.ratio) for one in answer.judged] == [
+        (one.digest, ratio) for one, ratio in zip([*PATTERN, WRITTEN], [*RATIOS, 2.5], strict=True)
+    ]
+    for one in answer.judged:
+        candidate_of = found(settings, one.digest[:12]).candidate
+        assert candidate_of is not None and candidate_of.digest == one.digest
+    with pytest.raises(ReplayError, match="nor an episode or a search that is known"):
+        replay(settings, "s2")
+
+
+def test_a_damaged_journal_is_told_of_once_and_replayed_all_the_same(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = search(home, uri=NOBODY)
+    path = settings.searches_dir / "s1" / "verdicts.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:1], b"junk\n", *lines[2:]]))
+    caplog.clear()
+    answer = found(settings, PATTERN[2].digest[:10])
+    assert [one.digest for one in answer.course] == [PATTERN[0].digest, PATTERN[2].digest]
+    told = [record.getMessage() for record in caplog.records if record.name == "tasks.record_lines"]
+    assert told == ["s1/verdicts.jsonl: line 2 is damaged and left out; 4 are whole"]
 
 
 def test_an_episode_without_a_candidate_is_found_by_its_id(settings: Settings) -> None:
@@ -137,4 +170,4 @@ def test_episodes_that_wait_in_the_spool_are_shown_beside_what_mlflow_has(
         log.episodes.record(late)
         log.close(stall_s=0.1)
     answer, _ = replay(settings, other.digest)
-    assert answer.source == "MLflow" and answer.episodes == (late,)
+    assert isinstance(answer, Replay) and answer.source == "MLflow" and answer.episodes == (late,)
