@@ -22,7 +22,12 @@ class Agent(Protocol):
         ...
 
     def propose(self, brief: Brief, count: int) -> list[Candidate]:
-        """At most `count` candidates; fewer, or none, when it has nothing new to offer."""
+        """At most `count` candidates; fewer, or none, when it has nothing new to offer.
+
+        Raises:
+            BudgetSpentError: what it would cost passes a cap.
+            ModelError: its model gave no answer; unless it was refused, to propose later may help.
+        """
         ...
 
     def learn(self, candidate: Candidate, verdict: Verdict) -> None:

@@ -42,6 +42,12 @@ class ModelError(GristmillError):
         other.usage = usage
         return other
 
+    def saying(self, message: str) -> ModelError:
+        """The same error in other words."""
+        other = copy.copy(self)
+        other.args = (message,)
+        return other
+
 
 class RateLimitedError(ModelError):
     """The provider wants fewer calls, for `retry_after_s` if it said so."""
@@ -56,7 +62,9 @@ class ModelUnavailableError(ModelError):
 
 
 class RequestRefusedError(ModelError):
-    """The provider does not take this request (key, model name, size): the same call will fail again."""
+    """The same call will fail again: the provider does not take it (key, model name, size), or nothing is left that
+    could make it.
+    """
 
 
 class CapError(GristmillError):

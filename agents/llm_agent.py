@@ -14,7 +14,7 @@ from agents.brief import Brief
 from agents.chat import Answer, ChatModel
 from agents.conversation import ChatSettings, Conversation, Ending
 from agents.episode import Episode, EpisodeLog, Outcome
-from agents.errors import BudgetSpentError, ModelError
+from agents.errors import BudgetSpentError, ModelError, RequestRefusedError
 from agents.memory import Memory
 from agents.proposals import Proposals
 from agents.quotation import printable
@@ -25,9 +25,6 @@ from kernels import catalogue
 from kernels.candidate import Candidate, Origin
 from kernels.definition import Definition
 from kernels.verdict import Verdict
-
-MAX_FAILED = 3
-"""Episodes in a row that ended for want of an answer, before the agent gives up."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +61,13 @@ class LlmAgent:
     fruitless: int = 0
     """Episodes in a row that gave no candidate."""
     _proposals: Proposals = field(default_factory=Proposals)
-    _failed: int = 0
 
     def propose(self, brief: Brief, count: int) -> list[Candidate]:
         """None when an episode had no candidate: another may.
 
         Raises:
             BudgetSpentError: the model cannot be asked any more, or not now.
-            ModelError: it has given no answer for a while.
+            ModelError: it gave no answer. Whether and when to propose again: see `agents.outage`.
         """
         proposals = self._proposals.take(brief.operator, brief.dtype, count)
         while len(proposals) < count:
@@ -95,13 +91,12 @@ class LlmAgent:
         try:
             ending = self._work(assignment, conversation, origin)
         except ModelError as error:
-            ending = Ending(Outcome.FAILED, self.redact(str(error)))
-            self._record(brief, origin, conversation, ending)
-            self._failed += 1
+            told = error.saying(self.redact(str(error)))
+            self._record(brief, origin, conversation, Ending(Outcome.FAILED, str(told)))
             self.fruitless += 1
-            if self._failed >= MAX_FAILED:
-                raise
-            return ()
+            if isinstance(error, RequestRefusedError) and conversation.answered_by:
+                return ()  # it answered before, so that it is this conversation which it does not take
+            raise told from None
         except BudgetSpentError as error:
             if conversation.steps or not error.may_fit_later:
                 self._record(brief, origin, conversation, Ending(Outcome.SPENT, str(error)))
@@ -110,7 +105,6 @@ class LlmAgent:
             self._record(brief, origin, conversation, Ending(Outcome.FAILED, self.redact(str(error))))
             raise
         self._record(brief, origin, conversation, ending)
-        self._failed = 0
         self.fruitless = 0 if ending.candidates else self.fruitless + 1
         model = conversation.answered_by or origin.model
         return tuple(replace(made, origin=replace(made.origin, model=model)) for made in ending.candidates)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 REPEAT_S = 2.0
 """A search prints at most this often while nothing improves."""
+WAITING_REPEAT_S = 10.0
+"""And this often how many agents wait for their provider: with many agents that changes all the time."""
 
 
 class Watch:
@@ -24,6 +26,8 @@ class Watch:
         self._best = 0.0
         self._trials = 0
         self._printed_s = 0.0
+        self._waiting = 0
+        self._waiting_printed_s = -WAITING_REPEAT_S
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
@@ -49,3 +53,17 @@ class Watch:
         self._best, self._printed_s = max(self._best, best_ratio), now_s
         pattern, status = trial.candidate.origin.pattern, trial.verdict.status.value
         self.say("search", f"{self._operator}: candidate {self._trials} ({pattern}) {status}; best {best_ratio:.2f}x")
+
+    def waiting(self, agents: int, why: str, *, at_the_end: bool = False) -> None:
+        """So many agents wait for their provider; printed when that has changed, and only now and then."""
+        if at_the_end:
+            if agents:
+                self.say("search", f"{self._operator}: agents that waited for their provider at the end: {agents}")
+            self._waiting = 0
+            return
+        now_s = time.monotonic()
+        if agents == self._waiting or now_s - self._waiting_printed_s < WAITING_REPEAT_S:
+            return
+        self._waiting, self._waiting_printed_s = agents, now_s
+        told = f"agents that wait for their provider: {agents}" + (f" ({why})" if why else "")
+        self.say("search", f"{self._operator}: {told}")

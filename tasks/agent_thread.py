@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from agents import outage
 from agents.agent import Agent
 from agents.brief import Brief
-from agents.errors import BudgetSpentError
+from agents.errors import BudgetSpentError, ModelError
+from agents.outage import Outage, Patience
 from gristmill.errors import GristmillError
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
@@ -22,6 +25,7 @@ FRUITLESS_ROUNDS = 4
 """In a row without a proposal, before an agent counts as having nothing left to offer."""
 RETRY_S = 1.0
 """Before a budget is asked again whose calls in flight may turn out cheaper."""
+PATIENCE = Patience()
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,27 @@ class Desk(Protocol):
 
 class AgentThread:
     """One agent. It proposes again only once its last proposal was judged: what it learns from it is worth the wait,
-    and an answer that nobody would have the time to judge costs as much as any other.
+    and an answer that nobody would have the time to judge costs as much as any other. While its model gives no answer
+    it waits and asks again, for as long as its patience lasts or until the session ends.
     """
 
-    def __init__(self, agent: Agent, desk: Desk) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        desk: Desk,
+        patience: Patience = PATIENCE,
+        clock_s: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
         self.name = agent.name
+        self.waits_because = ""
+        """What its model said last, from a failure to the next answer; stays so if the session ends meanwhile."""
         self._agent = agent
         self._desk = desk
+        self._patience = patience
+        self._clock_s = clock_s
+        self._draw = draw
+        self._outage: Outage | None = None
         self._news: queue.SimpleQueue[tuple[Candidate, Verdict]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"agent {agent.name}", daemon=True)
 
@@ -110,11 +128,29 @@ class AgentThread:
                     raise
                 self._desk.over.wait(RETRY_S)
                 continue
+            except ModelError as error:
+                gone = self._sit_out(error)
+                if gone is not None:
+                    return gone
+                continue
+            self._outage, self.waits_because = None, ""
             fruitless = 0 if proposals else fruitless + 1
             if fruitless >= FRUITLESS_ROUNDS:
                 return Departure(self.name, f"nothing to propose {fruitless} times in a row")
             for answer in [self._desk.hand_in(self.name, candidate) for candidate in proposals]:
                 answer.exception()  # waits; a verdict comes in with the other news
+        return None
+
+    def _sit_out(self, error: ModelError) -> Departure | None:
+        """Pauses after a call without an answer. Returns at once when the session ends, or if the agent is to leave."""
+        now_s = self._clock_s()
+        self._outage = outage.after_failure(self._outage, now_s)
+        pause_s = outage.pause_s(self._outage, error, self._patience, now_s, self._draw())
+        if pause_s is None:
+            self.waits_because = ""
+            return Departure(self.name, outage.farewell(self._outage, error, now_s))
+        self.waits_because = str(error)
+        self._desk.over.wait(pause_s)
         return None
 
     def _hear_news(self) -> None:

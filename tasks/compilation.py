@@ -55,6 +55,8 @@ class OperatorSearch:
     """Candidates that were proposed and have no verdict. Those of language models are judged first next time."""
     departures: tuple[Departure, ...] = ()
     """Agents that left before the search ended."""
+    waiting: int = 0
+    """Agents that waited for their provider when the search ended."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,14 @@ class SearchResult:
 
 
 class Progress(Protocol):
-    """Told of every trial, and of every operator whose turn it is."""
+    """Told of every trial, of every operator whose turn it is, and of agents that wait."""
 
     def operator(self, operator: str, dtype: str, budget_s: float, workloads: int) -> None: ...
 
     def trial(self, trial: Trial, best_ratio: float) -> None: ...
+
+    def waiting(self, agents: int, why: str, *, at_the_end: bool = False) -> None:
+        """So many wait for their provider now, or did when the search ended. Called often, also with none."""
 
 
 class Silent:
@@ -83,6 +88,8 @@ class Silent:
     def operator(self, operator: str, dtype: str, budget_s: float, workloads: int) -> None: ...
 
     def trial(self, trial: Trial, best_ratio: float) -> None: ...
+
+    def waiting(self, agents: int, why: str, *, at_the_end: bool = False) -> None: ...
 
 
 def search_id_of(profile: TrafficProfile, seed: int) -> str:
@@ -130,14 +137,24 @@ def run_searches(
     journal = Journal(journal_path(settings, search_id))
     searched: list[OperatorSearch] = []
     step = 0
-    staff = staff or Staff()
+    staff, progress = staff or Staff(), progress or Silent()
     spare_s = 0.0
     with metered(bench, budget) as (judges, tick):
         for (operator, dtype), seconds in split_budget(chosen, budget_s, MINIMUM_S).items():
             workloads = representative(profile.of(operator, dtype), SEARCH)
             brief = _brief(operator, dtype, workloads, peaks)
-            session = session_for(judges, brief, journal, log, staff, seed=seed, first_step=step, tick=tick)
-            result = _search(session, brief, seconds + spare_s, staff.memory, progress or Silent())
+            session = session_for(
+                judges,
+                brief,
+                journal,
+                log,
+                staff,
+                seed=seed,
+                first_step=step,
+                tick=tick,
+                tell_waiting=progress.waiting,
+            )
+            result = _search(session, brief, seconds + spare_s, staff.memory, progress)
             step += result.trials
             searched.append(result)
             if session.course.spent:
@@ -169,6 +186,7 @@ def _search(
                 memory.record(trial.candidate, trial.verdict)
             progress.trial(trial, best_ratios[-1])
     course = session.course
+    progress.waiting(course.waiting, "", at_the_end=True)
     return OperatorSearch(
         brief.operator,
         brief.dtype,
@@ -184,6 +202,7 @@ def _search(
         course.share(course.starved_s),
         course.unjudged,
         tuple(course.departures),
+        course.waiting,
     )
 
 

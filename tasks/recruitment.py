@@ -19,6 +19,7 @@ from agents.errors import PatternError
 from agents.llm_agent import LlmAgent, Way
 from agents.memory import Memory, NoMemory, Recollection
 from agents.models.abandonable import AbandonableModel
+from agents.outage import Patience
 from agents.patterns import catalogue as patterns
 from agents.spending import Budget
 from agents.strategies import catalogue as strategies
@@ -28,6 +29,7 @@ from agents.swarm import pattern_agents, remembered_first
 from agents.tuner import Tuner
 from harness.builder import ALLOWED_FLAGS, BASE_FLAGS
 from kernels import catalogue
+from tasks.agent_thread import PATIENCE
 from tasks.journal import Journal
 from tasks.judging_queue import JudgingQueue
 from tasks.live_workshop import LiveWorkshop
@@ -51,6 +53,8 @@ class Recruits:
     episodes: EpisodeLog
     redact: Callable[[str], str]
     record: ProposalRecord
+    patience: Patience = PATIENCE
+    """With models that give no answer."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def session_for(
     seed: int,
     first_step: int = 0,
     tick: Callable[[], None] = lambda: None,
+    tell_waiting: Callable[[int, str], None] = lambda count, why: None,
 ) -> SearchSession:
     """A session on one operator and dtype.
 
@@ -103,6 +108,7 @@ def session_for(
         first=remembered_first(fast, recalled.candidates, brief),
         first_step=first_step,
         tick=tick,
+        tell_waiting=tell_waiting,
     )
 
 
@@ -142,7 +148,8 @@ def _swarm(bench: Bench, recruits: Recruits, memory: Memory) -> Swarm:
         for model in models:
             model.abandon()
 
-    return Swarm([agent(number) for number in range(recruits.count)], queue, workshop, recruits.record, abandon)
+    agents = [agent(number) for number in range(recruits.count)]
+    return Swarm(agents, queue, workshop, recruits.record, abandon, recruits.patience)
 
 
 def _guided(leader: Strategy, brief: Brief, recalled: Recollection, agents: Sequence[Agent], seed: int) -> Strategy:

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agents.agent import Agent
@@ -29,6 +29,7 @@ from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 from tasks.agent_thread import AgentThread, Departure, departure, still_at_work
+from tasks.course import Course
 from tasks.journal import Journal
 from tasks.judging_queue import ENDED, JudgingQueue, Kind, Request
 from tasks.swarm import Swarm
@@ -95,29 +96,6 @@ class Trial:
     """Of the session, earlier lives included."""
 
 
-@dataclass
-class Course:
-    """What became of a session."""
-
-    ended: str = ""
-    """Why it ended before its seconds were over; empty if it did not."""
-    spent: bool = False
-    """Whether that was a cap of the budget, which holds for the whole search."""
-    judging_s: float = 0.0
-    """Spent judging, without waits for the compiler."""
-    starved_s: float = 0.0
-    """Without anything to judge or to compile: no agent had something for the judge."""
-    elapsed_s: float = 0.0
-    """Of this life, from the first brief to the end of the judging."""
-    unjudged: int = 0
-    """Proposals that have no verdict; they are on record."""
-    departures: list[Departure] = field(default_factory=list)
-
-    def share(self, seconds: float) -> float:
-        """Of the elapsed time."""
-        return seconds / self.elapsed_s if self.elapsed_s else 0.0
-
-
 class SearchSession:
     """Searches one operator and dtype within a budget of seconds. For one `run`."""
 
@@ -134,6 +112,7 @@ class SearchSession:
         first: Sequence[Candidate] = (),
         first_step: int = 0,
         tick: Callable[[], None] = lambda: None,
+        tell_waiting: Callable[[int, str], None] = lambda count, why: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
@@ -143,6 +122,7 @@ class SearchSession:
             strategy: leads all of them; the first of the catalogue if not given.
             first: candidates to judge before all others, unless they were judged.
             tick: called often; may raise BudgetSpentError, which ends the session.
+            tell_waiting: called as often with how many agents wait for their provider, and what one of these said.
         """
         self.course = Course()
         self.over = threading.Event()
@@ -150,7 +130,7 @@ class SearchSession:
         self._fast = deque(agents)
         self._swarm = swarm
         self._queue = swarm.queue if swarm is not None else JudgingQueue()
-        self._threads = [AgentThread(agent, self) for agent in swarm.agents] if swarm is not None else []
+        self._threads = [AgentThread(agent, self, swarm.patience) for agent in swarm.agents] if swarm else []
         self._working = len(self._threads)
         self._brief = brief
         self._strategy = strategy or catalogue.strategy(catalogue.NAMES[0], brief, 0)
@@ -159,6 +139,7 @@ class SearchSession:
         self._log = log
         self._first = first
         self._tick = tick
+        self._tell_waiting = tell_waiting
         self._step = first_step
         self._clock = clock
         self._inherited_s = 0.0
@@ -227,6 +208,7 @@ class SearchSession:
             thread.start()
         while left_s() > 0 and not self._is_enough():
             self._tick()
+            self._tell_waiting(*self._waiting())
             alone = self._working == 0
             request = self._next()
             if request is not None:
@@ -246,6 +228,10 @@ class SearchSession:
         began = self._clock()
         self._queue.wait(most_s)
         self.course.starved_s += 0.0 if compiling else self._clock() - began
+
+    def _waiting(self) -> tuple[int, str]:
+        reasons = [why for thread in self._threads if (why := thread.waits_because)]
+        return len(reasons), reasons[0] if reasons else ""
 
     def _is_enough(self) -> bool:
         with self._leading:
@@ -370,6 +356,7 @@ class SearchSession:
 
     def _wind_down(self, patience_s: float) -> None:
         """Nobody waits for an answer any more, no thread works, and what has no verdict is on record."""
+        self.course.waiting, _ = self._waiting()
         self.over.set()
         self._queue.close()
         if self._swarm is not None:

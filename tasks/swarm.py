@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agents.agent import Agent
+from agents.outage import Patience
+from tasks.agent_thread import PATIENCE
 from tasks.judging_queue import JudgingQueue
 from tasks.live_workshop import LiveWorkshop
 from tasks.proposal_record import ProposalRecord
@@ -22,3 +24,5 @@ class Swarm:
     record: ProposalRecord
     abandon: Callable[[], None] = lambda: None
     """Makes calls in flight fail: called when the session is over and somebody still waits for an answer."""
+    patience: Patience = PATIENCE
+    """With providers that give no answer."""

@@ -103,7 +103,7 @@ def opened(
 
     Raises:
         ModelSettingsError: `MILL_AGENTS_VENV` names no environment.
-        ModelUnavailableError: the provider process does not start.
+        RequestRefusedError: the provider process does not start.
     """
     keys = taken_from(environ)
     if not settings:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.chat import Answer, ChatModel, ChatRequest, Finish, Usage
-from agents.errors import ModelError, RateLimitedError
+from agents.errors import ModelError, RateLimitedError, RequestRefusedError
 
 FIRST_COOLDOWN_S = 15.0
 LONGEST_COOLDOWN_S = 600.0
@@ -48,7 +48,7 @@ class FallbackModel:
         """The first answer; the last refusal where every model refused or failed, and one refused.
 
         Raises:
-            ModelError: of the model asked last, with what all of them cost.
+            ModelError: the last one that may pass, or the last one where none may; with what all of them cost.
         """
         spent = Usage()
         refusal: Answer | None = None
@@ -59,7 +59,8 @@ class FallbackModel:
             except ModelError as error:
                 self._failed(index, error)
                 spent += error.usage or Usage()
-                failure = error
+                if failure is None or not isinstance(error, RequestRefusedError):
+                    failure = error
                 continue
             self._succeeded(index)
             spent += answer.usage

@@ -155,7 +155,8 @@ class ProviderClient:
         """Sends an order, numbered here, and waits for its reply.
 
         Raises:
-            ModelUnavailableError: the process died meanwhile, hangs, or cannot be started.
+            ModelUnavailableError: the process died meanwhile, hangs, or is not up in time.
+            RequestRefusedError: it cannot be started (any more), or was ended.
         """
         deadline = time.monotonic() + timeout_s
         waiting = _Waiting()
@@ -187,7 +188,7 @@ class ProviderClient:
         with self._changed:
             self._changed.wait_for(self._decided, max(deadline - time.monotonic(), 0))
             if self._closed or self._gone:
-                raise ModelUnavailableError(self._gone or "the provider process was ended")
+                raise RequestRefusedError(self._gone or "the provider process was ended")
             if self._link is None:
                 raise ModelUnavailableError("the provider process was not up in time")
             number = next(self._numbers)

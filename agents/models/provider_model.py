@@ -28,7 +28,7 @@ class ProviderModel:
         """`max_output_tokens` bounds what requests ask for; `temperature` is for those that ask for none.
 
         Raises:
-            ModelUnavailableError: the provider process cannot be started.
+            RequestRefusedError: the provider process cannot be started.
         """
         self._client = client
         self._route = route

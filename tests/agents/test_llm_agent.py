@@ -15,7 +15,7 @@ from agents.brief import Parent
 from agents.chat import Answer, ChatRequest, Finish, Role, Usage
 from agents.episode import Episode, Outcome
 from agents.errors import BudgetSpentError, ModelUnavailableError, RequestRefusedError
-from agents.llm_agent import MAX_FAILED, LlmAgent, Way
+from agents.llm_agent import LlmAgent, Way
 from agents.models.scripted import ScriptedModel
 from agents.spending import Amount
 from gristmill import records
@@ -240,9 +240,10 @@ def test_at_most_what_is_asked() -> None:
     assert len(made.agent.propose(brief_for(), 3)) == 3
 
 
-def test_a_failed_call_is_paid_for_and_recorded() -> None:
+def test_a_failed_call_is_paid_for_recorded_and_told() -> None:
     made = world([ModelUnavailableError("broke off", usage=Usage(1000, 20, 0.004)), as_answer(KERNEL)])
-    assert made.agent.propose(brief_for(), 1) == []
+    with pytest.raises(ModelUnavailableError, match="broke off"):
+        made.agent.propose(brief_for(), 1)
     assert made.outcomes == [Outcome.FAILED]
     (step,) = made.log.episodes[0].steps
     assert step.model is not None
@@ -254,14 +255,20 @@ def test_a_failed_call_is_paid_for_and_recorded() -> None:
 
 
 @pytest.mark.parametrize("error", [RequestRefusedError("wrong key"), ModelUnavailableError("down")])
-def test_a_provider_that_never_answers_ends_the_agent(error: Exception) -> None:
+def test_each_failure_is_told_however_many_there_were(error: Exception) -> None:
     made = world([error] * 9)
-    for _ in range(MAX_FAILED - 1):
-        assert made.agent.propose(brief_for(), 1) == []
-    with pytest.raises(type(error), match=str(error)):
-        made.agent.propose(brief_for(), 1)
-    assert made.outcomes == [Outcome.FAILED] * MAX_FAILED
+    for _ in range(9):
+        with pytest.raises(type(error), match=str(error)):
+            made.agent.propose(brief_for(), 1)
+    assert made.outcomes == [Outcome.FAILED] * 9
     assert made.budget.spent == Amount()
+
+
+def test_a_conversation_that_is_refused_after_an_answer_is_a_failure_of_its_own() -> None:
+    made = world(["no program", RequestRefusedError("too long"), as_answer(KERNEL)])
+    assert made.agent.propose(brief_for(), 1) == []
+    assert made.outcomes == [Outcome.FAILED] and made.log.episodes[0].reason == "too long"
+    assert len(made.agent.propose(brief_for(), 1)) == 1
 
 
 def test_out_of_budget_nothing_is_asked() -> None:
@@ -300,7 +307,9 @@ def test_a_bug_is_raised_recorded_and_stays_set_aside() -> None:
 def test_secrets_stay_out_of_errors() -> None:
     made = world([ModelUnavailableError("sk-secret was refused")])
     made.agent.redact = lambda text: text.replace("sk-secret", "[secret]")
-    made.agent.propose(brief_for(), 1)
+    with pytest.raises(ModelUnavailableError) as raised:
+        made.agent.propose(brief_for(), 1)
+    assert str(raised.value) == "[secret] was refused"
     assert "sk-secret" not in records.canonical_json(made.log.episodes[0]).decode()
 
 

@@ -30,12 +30,17 @@ class Told:
 
     operators: list[tuple[str, float, int]] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    """How many agents waited when a search ended."""
 
     def operator(self, operator: str, dtype: str, budget_s: float, workloads: int) -> None:
         self.operators.append((operator, budget_s, workloads))
 
     def trial(self, trial: Trial, best_ratio: float) -> None:
         self.ratios.append(best_ratio)
+
+    def waiting(self, agents: int, why: str, *, at_the_end: bool = False) -> None:
+        self.ends += [agents] if at_the_end else []
 
 
 def unrolled(candidate: Candidate, workload: Workload) -> float:
@@ -68,6 +73,7 @@ def test_the_budget_follows_the_ranking(search) -> None:
     result, bench, _ = search(budget_s=40.0, told=told)
     assert [r.operator for r in result.ranked] == ["rms_norm", "silu_and_mul"]
     first, second = result.operators
+    assert told.ends == [first.waiting, second.waiting] == [0, 0]
     assert (first.operator, second.operator) == ("rms_norm", "silu_and_mul")
     assert first.budget_s / second.budget_s == pytest.approx(
         result.ranked[0].saving_share / result.ranked[1].saving_share

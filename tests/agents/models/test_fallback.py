@@ -107,3 +107,16 @@ def test_a_refused_answer_goes_to_the_next_one_without_a_cooldown() -> None:
     first.line, second.line = refusal, ModelUnavailableError("gone", COST)
     answer = model.complete(REQUEST)
     assert (answer.finish, answer.usage) == (Finish.REFUSED, COST + COST)
+
+
+def test_an_error_that_may_pass_is_told_rather_than_one_that_will_not() -> None:
+    first, second, third = Switched("first"), Switched("second"), Switched("third")
+    model = fallback(Clock(), first, second, third)
+    first.line, second.line = ModelUnavailableError("down", COST), RateLimitedError("slower", 1.0, COST)
+    third.line = RequestRefusedError("wrong key", COST)
+    with pytest.raises(RateLimitedError, match="slower") as caught:
+        model.complete(REQUEST)
+    assert caught.value.usage == COST + COST + COST
+    first.line = second.line = third.line
+    with pytest.raises(RequestRefusedError, match="wrong key"):
+        model.complete(REQUEST)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.errors import ModelUnavailableError, RequestRefusedError
+from agents.errors import ModelError, ModelUnavailableError, RequestRefusedError
 from agents.models import provider_client
 from agents.models.keys import Keys, taken_from
 from agents.models.provider_client import MAX_DEATHS, ProviderClient
@@ -93,11 +93,9 @@ def test_deaths_in_a_row_are_bounded(client: ProviderClient) -> None:
     died = model(client)
     deadly = ProviderModel(client, Route("die"))
     for _ in range(2 * MAX_DEATHS):
-        with pytest.raises(ModelUnavailableError):
+        with pytest.raises(ModelError):
             deadly.complete(REQUEST)
-    with pytest.raises(
-        ModelUnavailableError, match=f"died {MAX_DEATHS} times in a row; the last time it exited with 7"
-    ):
+    with pytest.raises(RequestRefusedError, match=f"died {MAX_DEATHS} times in a row; the last time it exited with 7"):
         died.complete(REQUEST)
 
 
@@ -114,14 +112,14 @@ def test_a_process_that_does_not_start_is_one_line(tmp_path: Path, keys: Keys, s
     if script is not None:
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
-    with ProviderClient(python, keys) as client, pytest.raises(ModelUnavailableError, match=told) as caught:
+    with ProviderClient(python, keys) as client, pytest.raises(RequestRefusedError, match=told) as caught:
         model(client)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("litellm") is not None, reason="litellm is in this environment too")
 def test_an_environment_without_litellm_is_one_line(keys: Keys) -> None:
-    with ProviderClient(Path(sys.executable), keys) as client, pytest.raises(ModelUnavailableError, match="No module"):
+    with ProviderClient(Path(sys.executable), keys) as client, pytest.raises(RequestRefusedError, match="No module"):
         model(client)
 
 
@@ -137,7 +135,7 @@ def test_closing_ends_the_process_and_what_is_in_flight(stub_python: Path, keys:
         with pytest.raises(ModelUnavailableError):
             call.result(60)
     assert not alive(process_id)
-    with pytest.raises(ModelUnavailableError, match="was ended"):
+    with pytest.raises(RequestRefusedError, match="was ended"):
         slow.complete(REQUEST)
 
 
