@@ -184,7 +184,8 @@ class Judge:
             session = stack.enter_context(self._runners.candidate(candidate, build.path, policy.deadline_s))
             built = replace(built, isolation=session.isolation)
             opponent = self._opponent(definition, baseline, stack, policy)
-            bout = Bout(policy, self.peaks, self._stock_of(definition), self._outputs_of(session), session)
+            shared = replace(policy, stop=replace(policy.stop, workloads=len(admitted)))
+            bout = Bout(shared, self.peaks, self._stock_of(definition), self._outputs_of(session), session)
             try:
                 return bout.judge(built, candidate, admitted, checked, opponent, self._random())
             except Finding as finding:

@@ -13,6 +13,8 @@ is the better of two:
 * For large gains, because ranks of few samples prove nothing: noise seldom moves a pair by `SPREAD`; how often, at
   most, is `SPREAD_SHARE`, which `./mill judge --calibrate` checks. Five pairs that all lie beyond it, and within it of
   one another, are decided.
+
+Where a judgement is to find small gains, none is given up on less: the bound above the true ratio is the ranks' one too.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 FAMILY = 20
-"""Workloads that share the error, unless a judgement times more."""
+"""Workloads that share the error, where nobody says how many there are."""
 FAMILY_ERROR = 0.01
 """Chance that any workload of a judgement is called faster than it is, over all looks."""
+MISS_ERROR = 0.02
+"""Chance that a workload's ratio is taken for lower than it is, over all looks."""
 SPREAD = 1.5
 SPREAD_SHARE = 0.1
 """Share of pairs at most that noise moves by the factor `SPREAD` in the candidate's favour."""
@@ -65,6 +69,13 @@ def lower_bound(ratios: Array, workloads: int, looks_in_all: int) -> float:
     error = FAMILY_ERROR / workloads / looks_in_all
     ranks = _rank_bound(np.log(in_both_orders(ratios)), error * (1 - SPREAD_ERROR_SHARE))
     return max(math.exp(ranks), _spread_bound(ratios, error * SPREAD_ERROR_SHARE))
+
+
+def upper_bound(ratios: Array, looks_in_all: int) -> float:
+    """A ratio that the true one lies below, except with this look's share of `MISS_ERROR`; infinity if too little is
+    known.
+    """
+    return math.exp(-_rank_bound(-np.log(in_both_orders(ratios)), MISS_ERROR / looks_in_all))
 
 
 def in_both_orders(ratios: Array) -> Array:

@@ -105,6 +105,9 @@ class StopRule:
     """or when a gain is proven and the interval lies further than this above 1;"""
     gain: float = 0.0
     """or when the interval lies below 1 plus this. A gain is a ratio above 1 plus this."""
+    persistent: bool = False
+    """A gain is given up only when it is excluded as `significance.upper_bound` says: an interval of few pairs, looked at
+    often, excludes many that there are."""
     workloads: int = significance.FAMILY
     """How many are timed in the judgement: among them the error is shared."""
 
@@ -113,10 +116,10 @@ class StopRule:
         """The counts of pairs."""
         return significance.looks(self.min_pairs, self.max_pairs)
 
-    def enough(self, ratio: Interval, floor: float) -> bool:
+    def enough(self, ratio: Interval, floor: float, ceiling: float) -> bool:
         """Whether this is known well enough, before pairs or time run out."""
         proven, seen = floor > 1 + self.gain, ratio.low > 1 + self.gain
-        if ratio.high < 1 + self.gain or (proven and ratio.low > 1 + self.margin):
+        if ceiling < 1 + self.gain or (proven and ratio.low > 1 + self.margin):
             return True
         return ratio.half_width < self.tolerance and (proven or not seen)
 
@@ -171,17 +174,19 @@ def collect(
         last = len(pairs) >= rule.max_pairs
         over = last or (clock_s() - start_s >= rule.budget_s and len(pairs) >= rule.min_pairs)
         if over or len(pairs) in rule.looks:
-            ratio, floor = _look(pairs, rule)
-            if over or rule.enough(ratio, floor):
+            ratio, floor, ceiling = _look(pairs, rule)
+            if over or rule.enough(ratio, floor, ceiling):
                 return PairedTiming(tuple(pairs), ratio, floor, clock_s() - start_s)
 
 
-def _look(pairs: Sequence[Pair], rule: StopRule) -> tuple[Interval, float]:
-    """The interval, and what is proven, which is never more than the interval says."""
+def _look(pairs: Sequence[Pair], rule: StopRule) -> tuple[Interval, float, float]:
+    """The interval; what is proven, which is never more than the interval says; and what is excluded."""
     ratios = np.array([pair.ratio for pair in pairs])
     interval = bootstrap(significance.in_both_orders(ratios))
     in_all = len(rule.looks) + 1  # the last may come with the end of the time, at any count
-    return interval, min(interval.low, significance.lower_bound(ratios, rule.workloads, in_all))
+    floor = min(interval.low, significance.lower_bound(ratios, rule.workloads, in_all))
+    ceiling = max(interval.high, significance.upper_bound(ratios, in_all)) if rule.persistent else interval.high
+    return interval, floor, ceiling
 
 
 def batch_size(per_call_ns: float, target_ns: float, sets: int, rng: random.Random) -> int:

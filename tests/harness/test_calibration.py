@@ -26,18 +26,22 @@ from kernels.verdict import Status, Verdict, WorkloadTiming
 
 
 class NoisyJudge:
-    """Times nothing: its pairs are drawn, and every `fault`-th candidate is called faster."""
+    """Times nothing: its pairs are drawn, and in every `fault`-th trial, each of which is of another workload than the
+    last, the candidate is called faster.
+    """
 
     def __init__(self, noise: float, fault: int = 10**9, offset: float = 0.0) -> None:
         self.noise, self.fault, self.offset = noise, fault, offset
         self.asked: list[tuple[Candidate, Workload]] = []
+        self._trials = 0
         self._random = np.random.default_rng(0)
 
     def judge(
         self, candidate: Candidate, workloads: Sequence[Workload], *, edges: bool, baseline: str | Candidate
     ) -> Verdict:
         assert baseline == candidate and not edges and len(workloads) == 1
-        lucky = len(self.asked) // 2 % self.fault == self.fault - 1  # two runs to a trial, and both
+        self._trials += not self.asked or self.asked[-1][1] != workloads[0]
+        lucky = self._trials % self.fault == 0
         self.asked.append((candidate, workloads[0]))
         return Verdict(
             Status.SLOWER,
