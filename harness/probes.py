@@ -1,4 +1,4 @@
-"""Kernels whose speed relative to one another is known: the same one twice, or one that does so much more of the work.
+"""Kernels whose speed relative to one another is known: the same one twice, or one that takes longer by a known share.
 
 What the judge says of them says how far the judge can be trusted on this host.
 """
@@ -14,6 +14,7 @@ from kernels import catalogue, inputs
 from kernels.candidate import Candidate, Language, Origin
 
 SOURCES = Path(__file__).with_name("probe_sources")
+WAIT = "slower.h"
 DTYPE = "float32"
 CASES: tuple[tuple[str, Mapping[str, int]], ...] = (
     ("rms_norm", {"tokens": 1, "hidden": 1024}),
@@ -31,21 +32,18 @@ def workloads() -> tuple[Workload, ...]:
     return tuple(inputs.workload(catalogue.operator(operator), DTYPE, **axes) for operator, axes in CASES)
 
 
-def probe(operator: str, extra: int = 0) -> Candidate:
-    """A plain kernel that computes the first `extra` of its rows (skinny_linear: of its outputs) once more.
-
-    `extra` is at most the number of rows.
+def probe(operator: str, slower: float = 0.0) -> Candidate:
+    """A plain kernel, or one that then waits for that share of the time that it took: slower by just so much, whatever
+    the workload and the host.
     """
     text = (SOURCES / f"{operator}.cpp").read_text()
+    files = {"main.cpp": text}
+    if slower:
+        files = {"main.cpp": f"#define SLOWER {slower}\n{text}", WAIT: (SOURCES / WAIT).read_text()}
     return Candidate(
         operator=operator,
         language=Language.CPP,
-        files={"main.cpp": f"#define EXTRA {extra}\n{text}"},
+        files=files,
         domain=Domain(operator, DTYPE),
-        origin=Origin("probe", parameters={"extra": str(extra)}),
+        origin=Origin("probe", parameters={"slower": str(slower)}),
     )
-
-
-def rows(workload: Workload) -> int:
-    """How many rows (skinny_linear: outputs) a probe computes on that workload."""
-    return workload.axes.get("out_features") or workload.axes.get("tokens") or workload.axes["rows"]

@@ -39,7 +39,7 @@ def judge_repeatedly(
     edges: bool = True,
     baseline: str | Candidate = "eager",
 ) -> Verdict:
-    """The verdict of up to three runs: of one where there is no sign of a gain, of two that prove it, or where the second
+    """The verdict of up to three runs: of one without a sign of a gain, of two that prove it or of which the second
     shows none.
 
     Each timing is the middle one of its runs, by what is proven, or with what they prove together; of two, the lower. A
@@ -86,7 +86,7 @@ def _together(timings: Sequence[WorkloadTiming], min_gain: float) -> WorkloadTim
 
 
 def _floor_of_mean(timings: Sequence[WorkloadTiming]) -> float:
-    """What is proven of the geometric mean of independent runs: its distance from the mean is that of sums of errors."""
+    """What is proven of the geometric mean of independent runs: their margins add up as errors do."""
     if min(timing.ratio_floor for timing in timings) <= 0:
         return 0.0
     mean = statistics.fmean(math.log(timing.ratio) for timing in timings)

@@ -14,7 +14,7 @@ is the better of two:
   most, is `SPREAD_SHARE`, which `./mill judge --calibrate` checks. Five pairs that all lie beyond it, and within it of
   one another, are decided.
 
-Where a judgement is to find small gains, none is given up on less: the bound above the true ratio is the ranks' one too.
+Where a judgement is to find small gains, none is given up on less: the bound above the true ratio is that of ranks too.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class StopRule:
     gain: float = 0.0
     """or when the interval lies below 1 plus this. A gain is a ratio above 1 plus this."""
     persistent: bool = False
-    """A gain is given up only when it is excluded as `significance.upper_bound` says: an interval of few pairs, looked at
-    often, excludes many that there are."""
+    """A gain is given up only when `significance.upper_bound` excludes it: an interval of few pairs, looked at often,
+    excludes many that there are."""
     workloads: int = significance.FAMILY
     """How many are timed in the judgement: among them the error is shared."""
 

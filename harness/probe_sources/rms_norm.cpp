@@ -1,7 +1,7 @@
-// Rows of which the first EXTRA are computed once more: the same kernel, and so much more of the same work.
+// A plain kernel; with SLOWER, one that is slower by that share.
 #include "gristmill_kernel.h"
-#ifndef EXTRA
-#define EXTRA 0
+#ifdef SLOWER
+#include "slower.h"
 #endif
 
 static void row(const float *x, const float *w, float *o, int64_t columns, float eps) {
@@ -17,10 +17,10 @@ GM_EXPORT int32_t gm_run(const gm_call *c) {
   const gm_tensor &x = c->inputs[0], &w = c->inputs[1], &o = c->outputs[0];
   const int64_t rows = x.shape[0], columns = x.shape[1];
   const float eps = (float)c->scalars[0];
-  for (int64_t t = 0; t < rows + EXTRA; t++) {
-    const int64_t r = t % rows;
+#ifdef SLOWER
+  const Slower slower;
+#endif
+  for (int64_t r = 0; r < rows; r++)
     row((const float *)x.data + r * x.stride[0], (const float *)w.data, (float *)o.data + r * columns, columns, eps);
-    asm volatile("" ::: "memory");
-  }
   return 0;
 }

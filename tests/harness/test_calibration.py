@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from gristmill.hardware import local_cpu
 from gristmill.workload import Workload
 from harness import calibration, probes, scheduling
-from harness.builder import Builder
 from harness.calibration import calibrate, judge_equals, share_interval, told_gain
 from harness.errors import CalibrationError
+from harness.judge import Judge
 from harness.timing import Pair, PairedTiming, StopRule, collect
 from kernels import catalogue, inputs
 from kernels.candidate import Candidate
@@ -128,13 +128,9 @@ def test_it_is_kept_as_long_as_it_holds(tmp_path: Path) -> None:
     assert calibration.kept(tmp_path) is None
 
 
-@pytest.mark.parametrize("operator", sorted({operator for operator, _ in probes.CASES}))
-def test_probes_build_and_differ_by_what_they_do_once_more(operator: str, tmp_path: Path) -> None:
-    builder = Builder(tmp_path)
-    plain, more = (builder.build(probes.probe(operator, extra)) for extra in (0, 3))
-    assert plain.path is not None and more.path is not None, plain.log + more.log
-    assert plain.sha256 != more.sha256
-    workload = inputs.workload(
-        catalogue.operator(operator), "float32", **dict.fromkeys(catalogue.operator(operator).axes, 40)
-    )
-    assert probes.rows(workload) == 40
+@pytest.mark.parametrize(("operator", "axes"), [probes.CASES[n] for n in (2, 3, 5)])
+def test_a_slower_probe_takes_longer_by_that_share(operator: str, axes: dict[str, int], judge: Judge) -> None:
+    workload = inputs.workload(catalogue.operator(operator), probes.DTYPE, **axes)
+    plain, slower = probes.probe(operator), probes.probe(operator, 4.0)
+    verdict = judge.judge(plain, [workload], edges=False, baseline=slower)
+    assert 2.5 < verdict.timings[0].ratio < 10, verdict.reason

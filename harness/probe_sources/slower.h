@@ -1,0 +1,18 @@
+// A call that holds a `Slower` takes longer by SLOWER: that share of what it took until the end of its scope.
+#include <time.h>
+
+struct Slower {
+  const long long start_ns = now_ns();
+
+  ~Slower() {
+    const long long end_ns = now_ns(), until_ns = end_ns + (long long)((end_ns - start_ns) * SLOWER);
+    while (now_ns() < until_ns) {
+    }
+  }
+
+  static long long now_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+  }
+};
