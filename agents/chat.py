@@ -1,9 +1,9 @@
-"""The seam between an agent and a language model: one blocking call, and what it may cost at most."""
+"""The seam between an agent and a language model: one blocking question, and who pays for the calls that it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -79,9 +79,29 @@ class Usage:
         )
 
 
+class Payer(Protocol):
+    """Pays for calls of providers."""
+
+    def pay(self, most: Usage, call: Callable[[], Answer]) -> Answer:
+        """Makes one call: `most`, which it may cost, is set aside before it, and settled after it.
+
+        Raises:
+            BudgetSpentError: that passes a cap; the call was not made.
+            ModelError: of the call.
+        """
+        ...
+
+
+class Nobody:
+    """Pays for calls that cost nothing, or that nobody counts."""
+
+    def pay(self, most: Usage, call: Callable[[], Answer]) -> Answer:
+        return call()
+
+
 @dataclass(frozen=True)
 class ChatRequest:
-    """One call. Which model answers is the `ChatModel`'s matter."""
+    """One question. Which model answers, and in how many calls, is the `ChatModel`'s matter."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -89,6 +109,7 @@ class ChatRequest:
     temperature: float | None = None
     """None: the provider's own."""
     timeout_s: float = 300.0
+    payer: Payer = field(default=Nobody(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -113,13 +134,14 @@ class ChatModel(Protocol):
         ...
 
     def most(self, request: ChatRequest) -> Usage:
-        """An upper bound of what the request can cost, retries and fallbacks included: what a budget reserves."""
+        """An upper bound of what any one of its calls can cost: what is set aside for each."""
         ...
 
     def complete(self, request: ChatRequest) -> Answer:
-        """Blocks until the answer is whole.
+        """Blocks until the answer is whole. Each call of a provider that costs anything is made by the request's payer.
 
         Raises:
             ModelError: there is none; see its subclasses. Its `usage` says what it cost nevertheless.
+            BudgetSpentError: a call that was needed passes a cap. What calls before it cost is settled.
         """
         ...

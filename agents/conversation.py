@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from agents.chat import Answer, ChatModel, ChatRequest, Message, Role, Tool, ToolCall, Usage
+from agents.chat import Answer, ChatModel, ChatRequest, Message, Payer, Role, Tool, ToolCall, Usage
 from agents.episode import ModelTurn, Outcome, Step, ToolTurn
-from agents.errors import ModelError
+from agents.errors import BudgetSpentError, ModelError
+from agents.payment import Payment
 from agents.quotation import clipped, printable
-from agents.spending import Amount, Budget
+from agents.spending import Budget
 from kernels.candidate import Candidate
 
 MAX_CHARACTERS = 400_000
@@ -87,29 +88,27 @@ class Conversation:
     def ask(self, tools: tuple[Tool, ...] = ()) -> Answer:
         """The model's next answer, as it came but for the ids of its calls, which are made unique.
 
-        What it may cost is set aside first. If this process dies during the call, that stays set aside.
+        What each call may cost is set aside first. If this process dies during one, that stays set aside; however else
+        this ends, nothing does.
 
         Raises:
-            BudgetSpentError: it was not asked.
+            BudgetSpentError: it was not asked, or not asked again after calls that failed.
             ModelError: it did not answer. What that cost is settled.
         """
-        settings = self._settings
-        request = ChatRequest(
-            tuple(self._messages), tools, settings.max_output_tokens, settings.temperature, settings.timeout_s
-        )
-        reservation = self._budget.reserve(_amount(self._model.most(request)), self._purpose)
+        payment = Payment(self._budget, self._purpose)
         started_ms = now_ms()
         try:
-            answer = self._model.complete(request)
-        except ModelError as error:
-            spent = error.usage or Usage()
-            reservation.settle(_amount(spent))
-            self._write_down(started_ms, None, spent, self._redact(str(error)))
+            answer = self._model.complete(self._request(tools, payment))
+        except (BudgetSpentError, ModelError) as error:
+            spent = payment.close()
+            if isinstance(error, ModelError) or spent != Usage():
+                self._write_down(started_ms, None, spent, self._redact(str(error)))
             raise
-        reservation.settle(_amount(answer.usage))
+        finally:
+            payment.close()
         answer = replace(answer, tool_calls=self._numbered(answer.tool_calls))
         self.answered_by = answer.model
-        self._write_down(started_ms, answer, answer.usage)
+        self._write_down(started_ms, answer, payment.close())
         calls = tuple(_sendable(call) for call in answer.tool_calls)
         self._messages.append(Message(Role.ASSISTANT, clipped(printable(answer.text), MAX_ANSWER), calls))
         return answer
@@ -125,6 +124,11 @@ class Conversation:
         duration_s = (now_ms() - started_ms) / 1e3
         turn = ToolTurn(started_ms, printable(call.name), printable(call.arguments), result, duration_s)
         self.steps.append(Step(tool=turn))
+
+    def _request(self, tools: tuple[Tool, ...], payer: Payer) -> ChatRequest:
+        one = self._settings
+        messages = tuple(self._messages)
+        return ChatRequest(messages, tools, one.max_output_tokens, one.temperature, one.timeout_s, payer)
 
     def _add(self, message: Message) -> None:
         self._messages.append(message)
@@ -166,7 +170,3 @@ def _sendable(call: ToolCall) -> ToolCall:
 def now_ms() -> int:
     """Since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-def _amount(usage: Usage) -> Amount:
-    return Amount(usd=usage.usd, tokens=usage.tokens)

@@ -61,6 +61,10 @@ class ModelUnavailableError(ModelError):
     """The provider failed, was not reached, took too long, or broke off: the same call may succeed later."""
 
 
+class AnswerLostError(ModelUnavailableError):
+    """The call went out, and nobody knows what came of it: it may have cost all that it can."""
+
+
 class RequestRefusedError(ModelError):
     """The same call will fail again: the provider does not take it (key, model name, size), or nothing is left that
     could make it.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.chat import Answer, ChatModel, ChatRequest, Finish, Usage
-from agents.errors import ModelError, RateLimitedError, RequestRefusedError
+from agents.errors import BudgetSpentError, ModelError, RateLimitedError, RequestRefusedError
 
 FIRST_COOLDOWN_S = 15.0
 LONGEST_COOLDOWN_S = 600.0
@@ -27,7 +27,8 @@ class FallbackModel:
     """Asks models in order, those on cooldown last. Each may take the request's whole time.
 
     A cooldown doubles with each failure in a row, and is what the provider asked for if that is longer. An answer that
-    the model refused is no failure, but the next model is asked all the same.
+    the model refused is no failure, but the next model is asked all the same. Nor is it one that a call does not fit
+    the budget: the next model may cost less.
     """
 
     def __init__(self, models: Sequence[ChatModel], clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -42,20 +43,32 @@ class FallbackModel:
         return self._models[0].name
 
     def most(self, request: ChatRequest) -> Usage:
-        return sum((model.most(request) for model in self._models), Usage())
+        """Of the dearest, in each respect."""
+        each = [model.most(request) for model in self._models]
+        return Usage(
+            max(most.input_tokens for most in each),
+            max(most.output_tokens for most in each),
+            max(most.usd for most in each),
+        )
 
     def complete(self, request: ChatRequest) -> Answer:
         """The first answer; the last refusal where every model refused or failed, and one refused.
 
         Raises:
             ModelError: the last one that may pass, or the last one where none may; with what all of them cost.
+            BudgetSpentError: no failure may pass, and a call passed a cap; one that may fit later if there is one.
         """
         spent = Usage()
         refusal: Answer | None = None
         failure: ModelError | None = None
+        unpaid: BudgetSpentError | None = None
         for index in self._order():
             try:
                 answer = self._models[index].complete(request)
+            except BudgetSpentError as error:
+                if unpaid is None or error.may_fit_later:
+                    unpaid = error
+                continue
             except ModelError as error:
                 self._failed(index, error)
                 spent += error.usage or Usage()
@@ -69,6 +82,8 @@ class FallbackModel:
             refusal = answer
         if refusal is not None:
             return replace(refusal, usage=spent)
+        if unpaid is not None and (failure is None or isinstance(failure, RequestRefusedError)):
+            raise unpaid
         assert failure is not None
         raise failure.costing(spent) from failure
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from agents.errors import ModelUnavailableError, RequestRefusedError
+from agents.errors import AnswerLostError, ModelUnavailableError, RequestRefusedError
 from agents.models.keys import Keys
 from agents.provider.wire import MAX_FRAME_BYTES, PREFIX, READY, Order, Reply, frame
 from gristmill import records
@@ -155,7 +155,8 @@ class ProviderClient:
         """Sends an order, numbered here, and waits for its reply.
 
         Raises:
-            ModelUnavailableError: the process died meanwhile, hangs, or is not up in time.
+            AnswerLostError: the process died meanwhile, or hangs.
+            ModelUnavailableError: it is not up in time.
             RequestRefusedError: it cannot be started (any more), or was ended.
         """
         deadline = time.monotonic() + timeout_s
@@ -166,13 +167,13 @@ class ProviderClient:
             if not waiting.done.wait(max(deadline - time.monotonic(), 0) + GRACE_S):
                 if time.monotonic() - link.heard_s > SILENCE_S:
                     link.kill()
-                raise ModelUnavailableError(f"the provider process did not answer within {timeout_s + GRACE_S:g} s")
+                raise AnswerLostError(f"the provider process did not answer within {timeout_s + GRACE_S:g} s")
         finally:
             link.waiting.pop(number, None)
             if not waiting.done.is_set():
                 link.send(Order(number, cancelled=True))
         if waiting.reply is None:
-            raise ModelUnavailableError("the provider process ended while it worked on this call")
+            raise AnswerLostError("the provider process ended while it worked on this call")
         return waiting.reply
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agents.chat import Answer, ChatRequest, Usage
+from agents.errors import AnswerLostError
 from agents.models.provider_client import START_TIMEOUT_S, ProviderClient
 from agents.provider import failures
 from agents.provider.wire import Call, Order, Price, Route, call_of, input_bytes
@@ -44,15 +45,24 @@ class ProviderModel:
         return self._route.model
 
     def most(self, request: ChatRequest) -> Usage:
-        """No tokenizer makes more tokens than there are bytes."""
+        """Bytes are the one safe count of tokens from outside: byte-level tokenizers make one of each byte they have no
+        word for, and those of several providers one of each digit and of rare letters, so that no text has two bytes to
+        a token for certain. The provider says only afterwards what it counted.
+        """
         call = self._call(request)
         parts = len(call.messages) + len(call.tools) + sum(len(message.tool_calls) for message in call.messages)
         input_tokens = input_bytes(call) + MESSAGE_TOKENS * parts + PREAMBLE_TOKENS
         return self._price.of(input_tokens, call.max_output_tokens)
 
     def complete(self, request: ChatRequest) -> Answer:
-        call = self._call(request)
-        reply = self._client.ask(Order(0, call=call), call.timeout_s)
+        most = self.most(request)
+        return request.payer.pay(most, lambda: self._answer(self._call(request), most))
+
+    def _answer(self, call: Call, most: Usage) -> Answer:
+        try:
+            reply = self._client.ask(Order(0, call=call), call.timeout_s)
+        except AnswerLostError as error:
+            raise error.costing(most) from None
         if reply.failure is not None:
             raise failures.unpacked(reply.failure)
         assert reply.answer is not None

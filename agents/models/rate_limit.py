@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from agents.chat import Answer, ChatModel, ChatRequest, Usage
-from agents.errors import ModelError, RateLimitedError
+from agents.errors import BudgetSpentError, ModelError, RateLimitedError
 
 WINDOW_S = 60.0
 
@@ -24,7 +24,7 @@ class Limits:
     concurrency: int | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Passed:
     """A call that counts against the limits until the window has left it behind."""
 
@@ -68,6 +68,12 @@ class Window:
         if tokens is not None:
             passed.tokens = tokens
 
+    def withdraw(self, passed: _Passed) -> None:
+        """It was not made after all."""
+        self._running -= 1
+        if passed in self._passed:
+            self._passed.remove(passed)
+
     def close(self, until_s: float) -> None:
         """The provider wants to be left alone."""
         self._closed_until_s = max(self._closed_until_s, until_s)
@@ -109,11 +115,15 @@ class RateLimitedModel:
         started_s = self._clock_s()
         passed = self._enter(self._model.most(request).tokens, started_s + request.timeout_s)
         tokens: int | None = None
+        made = True
         try:
             left_s = started_s + request.timeout_s - self._clock_s()
             answer = self._model.complete(replace(request, timeout_s=left_s))
             tokens = answer.usage.tokens
             return answer
+        except BudgetSpentError:
+            made = False
+            raise
         except ModelError as error:
             tokens = error.usage.tokens if error.usage is not None else 0
             if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
@@ -122,7 +132,10 @@ class RateLimitedModel:
             raise
         finally:
             with self._changed:
-                self._window.leave(passed, tokens)
+                if made:
+                    self._window.leave(passed, tokens)
+                else:
+                    self._window.withdraw(passed)
                 self._changed.notify_all()
 
     def _enter(self, tokens: int, deadline_s: float) -> _Passed:

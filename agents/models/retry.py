@@ -40,7 +40,7 @@ class RetryingModel:
         return self._model.name
 
     def most(self, request: ChatRequest) -> Usage:
-        return sum((self._model.most(request) for _ in range(self._attempts)), Usage())
+        return self._model.most(request)
 
     def complete(self, request: ChatRequest) -> Answer:
         started_s = self._clock_s()

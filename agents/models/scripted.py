@@ -42,6 +42,9 @@ class ScriptedModel:
 
     def complete(self, request: ChatRequest) -> Answer:
         """Raises ModelUnavailableError also when the script has ended."""
+        return request.payer.pay(self._usage, lambda: self._answer(request))
+
+    def _answer(self, request: ChatRequest) -> Answer:
         time.sleep(self._latency_s)
         line = self._say(request)
         if isinstance(line, ModelError):

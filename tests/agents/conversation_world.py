@@ -133,3 +133,8 @@ class CountedBudget:
     @property
     def in_flight(self) -> int:
         return len(self._open)
+
+    @property
+    def held_tokens(self) -> int:
+        with self._lock:
+            return sum(kept.most.tokens for kept in self._open)

@@ -293,7 +293,7 @@ def test_a_budget_that_frees_up_again_is_no_episode() -> None:
     assert made.log.episodes == []
 
 
-def test_a_bug_is_raised_recorded_and_stays_set_aside() -> None:
+def test_a_bug_is_raised_recorded_and_counts_in_full() -> None:
     def bug(request: ChatRequest) -> str:
         raise KeyError("bug")
 
@@ -301,7 +301,8 @@ def test_a_bug_is_raised_recorded_and_stays_set_aside() -> None:
     with pytest.raises(KeyError):
         made.agent.propose(brief_for(), 1)
     assert made.outcomes == [Outcome.FAILED]
-    assert made.budget.in_flight == 1
+    assert made.budget.in_flight == 0
+    assert made.budget.spent == Amount(USAGE.usd, USAGE.tokens)
 
 
 def test_secrets_stay_out_of_errors() -> None:

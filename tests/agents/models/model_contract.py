@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agents.chat import ChatModel, ChatRequest, Finish, Message, Role, Tool, Usage
-from agents.errors import ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
+from agents.chat import Answer, ChatModel, ChatRequest, Finish, Message, Role, Tool, Usage
+from agents.errors import BudgetSpentError, ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
 from agents.models.scripted import Line
 
 TOOL = Tool("build", "Compiles.", {"type": "object", "properties": {"source": {"type": "string"}}})
@@ -17,6 +18,25 @@ REQUEST = ChatRequest(
 )
 MakeModel = Callable[[Sequence[Line]], ChatModel]
 """A model that gives one line for each call, all of them to `REQUEST`."""
+
+
+@dataclass
+class Wallet:
+    """A payer that notes each call: what was set aside for it, and what it cost."""
+
+    paid: list[tuple[Usage, Usage]] = field(default_factory=list)
+    refuses: bool = False
+
+    def pay(self, most: Usage, call: Callable[[], Answer]) -> Answer:
+        if self.refuses:
+            raise BudgetSpentError("no dollar is left")
+        try:
+            answer = call()
+        except ModelError as error:
+            self.paid.append((most, error.usage or Usage()))
+            raise
+        self.paid.append((most, answer.usage))
+        return answer
 
 
 class ModelContract:
@@ -46,6 +66,29 @@ class ModelContract:
             model.complete(REQUEST)
         assert "\n" not in str(caught.value)
         _within(caught.value.usage or Usage(), model.most(REQUEST))
+
+    @pytest.mark.parametrize("line", ["answer", ModelUnavailableError("gone"), RequestRefusedError("no")], ids=str)
+    def test_what_it_costs_was_paid_call_by_call(self, make: MakeModel, line: Line) -> None:
+        model, wallet = make([line]), Wallet()
+        request = replace(REQUEST, payer=wallet)
+        if isinstance(line, ModelError):
+            with pytest.raises(ModelError) as caught:
+                model.complete(request)
+            usage = caught.value.usage or Usage()
+        else:
+            usage = model.complete(request).usage
+        assert usage == sum((cost for _, cost in wallet.paid), Usage())
+        for most, cost in wallet.paid:
+            _within(cost, most)
+            _within(most, model.most(REQUEST))
+
+    def test_what_is_not_paid_is_not_asked(self, make: MakeModel) -> None:
+        model = make(["answer"])
+        if model.most(REQUEST) == Usage():
+            return  # it costs nothing
+        with pytest.raises(BudgetSpentError):
+            model.complete(replace(REQUEST, payer=Wallet(refuses=True)))
+        assert model.complete(REQUEST).text == "answer", "nobody took the line"
 
     def test_an_error_does_not_outlive_its_call(self, make: MakeModel) -> None:
         model = make([RequestRefusedError("too long"), "answer"])

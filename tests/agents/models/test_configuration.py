@@ -178,7 +178,7 @@ class TestComposed:
             model.complete(REQUEST)
         (request,) = server.requests
         assert (request["max_tokens"], request["temperature"]) == (77, 0.25)
-        assert model.most(REQUEST).output_tokens == 77 * 3
+        assert model.most(REQUEST).output_tokens == 77
 
 
 def test_opened_starts_a_process_of_its_own(agents_python: Path) -> None:

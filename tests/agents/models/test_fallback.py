@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 import pytest
 
 from agents.chat import Answer, ChatModel, Finish, Usage
-from agents.errors import ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
+from agents.errors import BudgetSpentError, ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
 from agents.models.fallback import FIRST_COOLDOWN_S, LONGEST_COOLDOWN_S, FallbackModel
 from agents.models.scripted import Line, ScriptedModel
 from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract
@@ -44,7 +47,7 @@ def test_the_next_one_answers_and_all_is_paid(failure: ModelError) -> None:
     first.line = failure
     answer = model.complete(REQUEST)
     assert (answer.text, answer.usage) == ("second", COST + COST)
-    assert answer.usage == model.most(REQUEST)
+    assert model.most(REQUEST) == COST, "each call is paid for by itself"
     assert model.name == "first"
 
 
@@ -120,3 +123,48 @@ def test_an_error_that_may_pass_is_told_rather_than_one_that_will_not() -> None:
     first.line = second.line = third.line
     with pytest.raises(RequestRefusedError, match="wrong key"):
         model.complete(REQUEST)
+
+
+@dataclass
+class Cap:
+    """A payer with room for calls up to so many dollars."""
+
+    usd: float
+    later: float = 0.0
+    """Up to which it may have room later."""
+
+    def pay(self, most: Usage, call: Callable[[], Answer]) -> Answer:
+        if most.usd > self.usd:
+            raise BudgetSpentError(f"{most.usd} USD", may_fit_later=most.usd <= self.later)
+        return call()
+
+
+def priced(name: str, usd: float) -> Switched:
+    model = Switched(name)
+    model._usage = Usage(10, 20, usd)
+    return model
+
+
+def test_where_a_call_does_not_fit_a_cheaper_model_is_asked() -> None:
+    dear, cheap = priced("dear", 2.0), priced("cheap", 0.1)
+    model = fallback(Clock(), dear, cheap)
+    assert model.most(REQUEST).usd == 2.0
+    assert model.complete(replace(REQUEST, payer=Cap(1.0))).text == "cheap"
+    assert model.complete(replace(REQUEST, payer=Cap(3.0))).text == "dear", "the budget is no failure of the model"
+
+
+def test_where_none_fits_it_is_told_whether_waiting_may_help() -> None:
+    model = fallback(Clock(), priced("a", 2.0), priced("b", 1.5), priced("c", 1.8))
+    with pytest.raises(BudgetSpentError, match=r"1\.5") as caught:
+        model.complete(replace(REQUEST, payer=Cap(1.0, 1.6)))
+    assert caught.value.may_fit_later
+
+
+@pytest.mark.parametrize(("failure", "told"), [(FAILURES[0], ModelUnavailableError), (FAILURES[2], BudgetSpentError)])
+def test_an_outage_is_told_rather_than_a_cap_and_a_cap_rather_than_a_refusal(
+    failure: ModelError, told: type[Exception]
+) -> None:
+    cheap = Switched("cheap")
+    cheap.line = failure
+    with pytest.raises(told):
+        fallback(Clock(), cheap, priced("dear", 2.0)).complete(replace(REQUEST, payer=Cap(1.0)))

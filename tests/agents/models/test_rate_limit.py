@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.chat import ChatRequest, Usage
-from agents.errors import RateLimitedError
+from agents.errors import BudgetSpentError, RateLimitedError
 from agents.models.rate_limit import WINDOW_S, Limits, RateLimitedModel, Window
 from agents.models.scripted import Line, ScriptedModel
-from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract
+from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract, Wallet
 
 COST = Usage(10, 20, 0.5)
 CALLS = st.lists(st.tuples(st.floats(0, 30), st.integers(1, 400), st.integers(0, 400)), min_size=1, max_size=40)
@@ -139,3 +139,13 @@ def test_who_gives_up_leaves_the_line() -> None:
         gate.set()
         first.result()
     assert model.complete(REQUEST).text == "True"
+
+
+def test_a_call_that_nobody_pays_for_is_no_call() -> None:
+    model = RateLimitedModel(ScriptedModel(["answer"], usage=COST), Limits(1, COST.tokens, 1))
+    for _ in range(3):
+        with pytest.raises(BudgetSpentError):
+            model.complete(replace(REQUEST, payer=Wallet(refuses=True)))
+    assert model.complete(REQUEST).text == "answer"
+    with pytest.raises(RateLimitedError):
+        model.complete(REQUEST)
