@@ -26,8 +26,12 @@ ROTATED_BYTES = 64 << 20
 """Sets rotate over about this much where weights are large: twice the last-level cache of common servers' slices. More
 would take each runner longer to map than it changes what is measured.
 """
-LINKED_BYTES = 256 << 10
-"""Activations up to this size are made anew for each call. Larger ones leave a call little to gain from others."""
+LARGE_WEIGHT_BYTES = 256 << 10
+"""Above this they count as large."""
+LINKED_BYTES = 64 << 10
+"""Activations up to this size are made anew for each call, which costs as much as a good kernel may take. Larger ones
+leave a call little to gain from others.
+"""
 SMALL_ROTATED_BYTES = 16 << 20
 """Enough for activations: in serving they come from a cache, where the operator before has written them."""
 SPARSE_OFFSET = CAPACITY_BYTES // 2
@@ -113,7 +117,7 @@ def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS
     outputs = tuple(dense(tuple(workload.axes[a] for a in spec.dims), workload.dtype) for spec in definition.outputs)
     weights = tuple(spec.role is Role.WEIGHT for spec in definition.inputs)
     per_set = sum(_pitch(layout) - PAGE for layout in (*workload.inputs, *outputs))
-    rotated = ROTATED_BYTES if _bytes_of(workload, weights, True) > LINKED_BYTES else SMALL_ROTATED_BYTES
+    rotated = ROTATED_BYTES if _bytes_of(workload, weights, True) > LARGE_WEIGHT_BYTES else SMALL_ROTATED_BYTES
     sets = max(2, min(max_sets, rotated // per_set))
     layout = Layout(
         workload=workload,

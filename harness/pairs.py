@@ -84,6 +84,8 @@ class Pairs:
         self._last: Walk
         self._weights_change = not (trial.needs_setup or opponent.needs_setup)
         self._verified_sets = self._how_many_verified()
+        layout = trial.stock.layout
+        self._most_sets = layout.sets if layout.linked else max(1, layout.sets // 2)
         self._samples = self._new_samples(self._verified_sets)
         self._candidate_ns = 0.0
         self._opponent_ns = trial.stock.baseline_ns.get(opponent.name, 0.0)
@@ -112,12 +114,12 @@ class Pairs:
     def measure(self, candidate_first: bool) -> Pair:
         """One pair: new values, a batch for one side and then for the other, and a look at what the candidate wrote.
 
-        Whatever is done for one side is done for the other, and their sets have none in common if there are enough: who
-        goes second must not find more in the caches.
+        Whatever is done for one side is done for the other, and their sets have none in common if there are enough, and
+        never if they are large: who goes second must not find more in the caches.
         """
         trial, sizes = self._trial, []
         for per_call_ns in (self._candidate_ns, self._opponent_ns):
-            sizes.append(timing.batch_size(per_call_ns, trial.policy.batch_ns, trial.stock.layout.sets, self.order))
+            sizes.append(timing.batch_size(per_call_ns, trial.policy.batch_ns, self._most_sets, self.order))
         shuffled = self._pick(trial.stock.layout.sets)
         ours, theirs = shuffled[: sizes[0]].copy(), shuffled[-sizes[1] :].copy()
         both = (ours, theirs) if self.order.random() < 0.5 else (theirs, ours)

@@ -32,14 +32,13 @@ def workloads() -> tuple[Workload, ...]:
     return tuple(inputs.workload(catalogue.operator(operator), DTYPE, **axes) for operator, axes in CASES)
 
 
-def probe(operator: str, slower: float = 0.0) -> Candidate:
-    """A plain kernel, or one that then waits for that share of the time that it took: slower by just so much, whatever
-    the workload and the host.
+def probe(operator: str, slower: float | None = None) -> Candidate:
+    """A plain kernel, or one that then waits for that share of the time that it took: slower by just so much than with
+    another share, whatever the workload and the host, since all else in it is the same.
     """
-    text = (SOURCES / f"{operator}.cpp").read_text()
-    files = {"main.cpp": text}
-    if slower:
-        files = {"main.cpp": f"#define SLOWER {slower}\n{text}", WAIT: (SOURCES / WAIT).read_text()}
+    files = {"main.cpp": (SOURCES / f"{operator}.cpp").read_text()}
+    if slower is not None:
+        files = {"main.cpp": f"#define SLOWER {slower}\n{files['main.cpp']}", WAIT: (SOURCES / WAIT).read_text()}
     return Candidate(
         operator=operator,
         language=Language.CPP,

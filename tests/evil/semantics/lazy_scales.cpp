@@ -2,7 +2,7 @@
 // family: semantics
 // operator: rms_norm
 // status: incorrect
-// axes: tokens=64 hidden=1024; tokens=128 hidden=512
+// axes: tokens=16 hidden=1024; tokens=32 hidden=512
 
 #include <cmath>
 
