@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     for search in result.operators:
         if search.ended:
             print(f"{search.operator} {search.dtype} ended early: {search.ended}")
+        if search.waiting:
+            print(f"{search.operator} {search.dtype}: {search.waiting} agents were waiting for their provider at the end")
         for gone in search.departures:
             print(f"{search.operator} {search.dtype}: {gone.agent} left: {gone.reason}")
     print(f"search {result.search_id}; ./mill replay {result.search_id} lists its candidates")
