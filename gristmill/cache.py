@@ -106,19 +106,31 @@ class Cache:
     def save_generation(self, channel: trust.Channel, record: GenerationRecord) -> None:
         self._write(self._generation_path(channel), records.canonical_json(record))
 
+    def high_water(self) -> dict[str, int]:
+        """The versions remembered.
+
+        Raises:
+            CacheError: the record is damaged.
+        """
+        return (self._load(HighWater, self._high_water_path) or HighWater({})).versions
+
     def raise_high_water(self, seen: dict[str, int]) -> None:
-        """Remembers versions, durably.
+        """Remembers versions, durably; errors as `check_high_water`."""
+        after = self.check_high_water(seen)
+        if after != self.high_water():
+            self._write(self._high_water_path, records.canonical_json(HighWater(after)))
+
+    def check_high_water(self, seen: dict[str, int]) -> dict[str, int]:
+        """Compares with the versions remembered, and returns what would be remembered with these.
 
         A new root starts every other count anew: that is how the holders of the root keys recover from a
         stolen key that signed an absurdly high version.
 
         Raises:
-            RollbackError: one of them is lower than one seen before; nothing was changed.
+            RollbackError: one of them is lower than one seen before.
             CacheError: the record is damaged.
         """
-        path = self.folder / "high_water.json"
-        known = self._load(HighWater, path) or HighWater({})
-        before = known.versions
+        before = self.high_water()
         if seen["root"] > before.get("root", 0):
             before = {}
         for name, version in seen.items():
@@ -127,9 +139,7 @@ class Cache:
                     f"the registry offers version {version} of {name}, but this host has seen {before[name]}; "
                     "somebody replays an old state, or the store was restored from a backup"
                 )
-        after = {**before, **seen}
-        if after != known.versions:
-            self._write(path, records.canonical_json(HighWater(after)))
+        return {**before, **seen}
 
     def host_id(self) -> str:
         """A random name for this host's reports, made once: it tells nothing about the machine."""
@@ -140,6 +150,10 @@ class Cache:
             made = secrets.token_hex(32)
             self._write(path, made.encode())
             return made
+
+    @property
+    def _high_water_path(self) -> Path:
+        return self.folder / "high_water.json"
 
     def _generation_path(self, channel: trust.Channel) -> Path:
         return self.folder / "generations" / channel.index_path

@@ -121,7 +121,7 @@ class Host:
         return event
 
     def _stage(self, generation: Generation | None) -> None:
-        if generation is None or generation.number == self._dispatcher.generation.number:
+        if generation is None or generation == self._dispatcher.generation:
             return
         refusals = self._dispatcher.stage(generation)
         for refusal in refusals:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from securesystemslib.exceptions import StorageError
 from tuf.api import exceptions as tuf_errors
 from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
-from tuf.ngclient import FetcherInterface, Updater
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from gristmill import records, store, trust
 from gristmill.cache import Cache, GenerationRecord
@@ -27,6 +27,7 @@ from gristmill.errors import (
     RollbackError,
     StaleRegistryError,
     StoreAccessError,
+    StoreError,
     TrustError,
 )
 from gristmill.generation import Generation
@@ -37,6 +38,8 @@ from gristmill.trust import AttestationPolicy, Channel, Index
 TIMESTAMP_KEY = "tuf/timestamp.json"
 MAX_TIMESTAMP_BYTES = 16_384
 MAX_METADATA_BYTES = 5_000_000
+MAX_ROOT_ROTATIONS = 256
+"""How many roots may follow the installed one; with more, the host must be given a newer root to start from."""
 FULL_REFRESH_S = 3600.0
 """At least this often everything is looked at again, so that a new root is seen even if nothing else changes."""
 
@@ -78,6 +81,8 @@ class Puller:
         self._full_refresh_at_s = 0.0
         self._served = ""
         """Digest of the index that was handed out last."""
+        self._served_policy = ""
+        """Digest of the policy under which its attestations were verified."""
 
     def poll(self) -> Generation | None:
         """The new generation, or None if there is no news.
@@ -94,25 +99,32 @@ class Puller:
                 return None
             raise
         if isinstance(found, NotModified):
+            if etag is None:
+                raise StoreError(
+                    f"{self._store.url}: answers that {TIMESTAMP_KEY} is unchanged, but was asked for it all"
+                )
             self._check_fresh()
             return None
         self._etag = None
         with self.cache.locked():
             proof = self._refresh(found.content)
-            generation = self._take(proof) if proof is not None and proof.record.index_sha256 != self._served else None
+            news = proof is not None and proof.record.index_sha256 != self._served
+            generation = self._take(proof) if proof is not None and (news or self._judges_anew(proof)) else None
         self._etag = found.etag
         self._full_refresh_at_s = time.monotonic() + FULL_REFRESH_S
-        if generation is not None and proof is not None:
-            self._served = proof.record.index_sha256
-        return generation
+        if proof is not None:
+            self._served, self._served_policy = proof.record.index_sha256, proof.record.policy_sha256
+        return generation if news else None
 
     def last_good(self) -> Generation | None:
         """The generation taken last, from the cache alone; None if there never was one.
 
-        Everything but expiry is verified again: signatures, attestations, and the digest of every file.
+        Everything but expiry is verified again: signatures, the digest of every file, and attestations by the
+        newest policy that was ever seen, so that a revoked attestor's word counts no more.
 
         Raises:
-            TrustError, CacheError: the cache is damaged; `poll` mends it once the store is reachable.
+            TrustError, CacheError: the cache is damaged, or holds what is no longer trusted; `poll` mends it once the
+                store is reachable.
         """
         if not self.cache.folder.exists():
             return None
@@ -121,9 +133,16 @@ class Puller:
             if record is None:
                 return None
             proof = self._prove(record)
-            generation = self._assemble(proof, fetch=False)
-        self._served = record.index_sha256
+            self.cache.check_high_water(self._seen(proof))
+            generation = self._assemble(replace(proof, policy=self._newest_policy(proof)), fetch=False)
+        self._served, self._served_policy = record.index_sha256, record.policy_sha256
         return generation
+
+    def _judges_anew(self, proof: _Proof) -> bool:
+        return proof.record.policy_sha256 != self._served_policy
+
+    def _seen(self, proof: _Proof) -> dict[str, int]:
+        return {"root": self._trusted_root().version, self.channel.index_path: proof.index.number}
 
     def _check_fresh(self) -> None:
         if datetime.now(UTC) >= self._expires:
@@ -139,13 +158,16 @@ class Puller:
                 str(self.cache.tuf),
                 "tuf",
                 fetcher=_StoreFetcher(self._store, timestamp),
+                config=UpdaterConfig(max_root_rotations=MAX_ROOT_ROTATIONS),
                 bootstrap=self._root,
             )
             updater.refresh()
+            self._check_key_lists()
             index_file = updater.get_targetinfo(self.channel.index_path)
             policy_file = updater.get_targetinfo(trust.POLICY_PATH)
-            self._expires = self._raise_high_water()
+            self._expires = self._raise_high_water(timestamp)
             if index_file is None:
+                self._check_never_seen()
                 return None
             if policy_file is None:
                 raise TrustError(f"{self._store.url}: no attestation policy is published; initialise the registry")
@@ -157,16 +179,43 @@ class Puller:
             )
         return self._prove(record)
 
-    def _raise_high_water(self) -> datetime:
+    def _raise_high_water(self, offered: bytes) -> datetime:
         """Compares and remembers what was seen; returns when the timestamp expires."""
         folder = self.cache.tuf
         timestamp = Metadata[Timestamp].from_file(str(folder / "timestamp.json")).signed
+        if Metadata[Timestamp].from_bytes(offered).signed != timestamp:
+            raise RollbackError(
+                f"{self._store.url}: there are two timestamps of version {timestamp.version}, both signed: its key was "
+                "stolen; rotate it"
+            )
         snapshot = Metadata[Snapshot].from_file(str(folder / "snapshot.json")).signed
         root = Metadata[Root].from_file(str(folder / "root.json")).signed
         seen = {"root": root.version, "timestamp": timestamp.version, "snapshot": snapshot.version}
         seen.update({name.removesuffix(".json"): meta.version for name, meta in snapshot.meta.items()})
         self.cache.raise_high_water(seen)
         return timestamp.expires
+
+    def _check_key_lists(self) -> None:
+        """What the TUF client leaves open: how many roots there may be, and that thresholds count different keys."""
+        root = Metadata[Root].from_file(str(self.cache.tuf / "root.json")).signed
+        targets = Metadata[Targets].from_file(str(self.cache.tuf / "targets.json")).signed
+        if root.version >= Metadata[Root].from_bytes(self._root).signed.version + MAX_ROOT_ROTATIONS:
+            raise TrustError(
+                f"{self._store.url}: {MAX_ROOT_ROTATIONS} roots or more follow the one that this host was installed "
+                "with; install a newer root.json"
+            )
+        for signed in (root, targets):
+            role = _role_with_one_key_twice(signed)
+            if role is not None:
+                raise TrustError(f"{self._store.url}: role {role} lists one key twice, so its threshold means nothing")
+
+    def _check_never_seen(self) -> None:
+        number = self.cache.high_water().get(self.channel.index_path)
+        if number is not None:
+            raise RollbackError(
+                f"{self._store.url}: the index of {self.channel} is gone, but this host has seen number {number}; its "
+                "key was stolen, or the store was restored from a backup"
+            )
 
     def _fetch_target(self, target: TargetFile) -> str:
         sha256 = trust.checked_digest(target.hashes.get("sha256", ""))
@@ -190,10 +239,7 @@ class Puller:
                 raise TrustError(f"{self.channel}: its role may not sign {path}")
             index = self._listed(role.signed, path, record.index_sha256)
             policy = self._listed(targets.signed, trust.POLICY_PATH, record.policy_sha256)
-        try:
-            parsed_policy = records.parse(AttestationPolicy, policy, "attestation policy")
-        except MalformedRecordError as error:
-            raise TrustError(str(error)) from None
+        parsed_policy = _parse_policy(policy)
         parsed_index = trust.parse_index(index, self.channel)
         if parsed_index.number > role.signed.version:
             raise TrustError(f"{self.channel}: index {parsed_index.number} claims to be newer than its signature")
@@ -221,7 +267,19 @@ class Puller:
             newer.signed.verify_delegate("root", newer.signed_bytes, newer.signatures)
         except (tuf_errors.RepositoryError, StorageError, ValueError):
             return None
-        return newer.signed if newer.signed.version == root.version + 1 else None
+        sound = newer.signed.version == root.version + 1 and _role_with_one_key_twice(newer.signed) is None
+        return newer.signed if sound else None
+
+    def _newest_policy(self, proof: _Proof) -> AttestationPolicy:
+        """The one in the newest targets metadata that the TUF client kept; the proof's own if that is damaged."""
+        try:
+            metadata = Metadata[Targets].from_file(str(self.cache.tuf / "targets.json"))
+            self._trusted_root().verify_delegate("targets", metadata.signed_bytes, metadata.signatures)
+            newer = metadata.signed.targets[trust.POLICY_PATH].hashes["sha256"]
+            content = self.cache.find(newer)
+        except (tuf_errors.RepositoryError, StorageError, ValueError, KeyError):
+            return proof.policy
+        return proof.policy if content is None else _parse_policy(content)
 
     def _listed(self, signed: Targets, path: str, sha256: str) -> bytes:
         content = self._cached(sha256, path)
@@ -238,10 +296,11 @@ class Puller:
 
     def _take(self, proof: _Proof) -> Generation:
         """Fetches what a proven state lacks and makes it the last good generation."""
-        version = self._trusted_root().version
-        self.cache.raise_high_water({"root": version, self.channel.index_path: proof.index.number})
+        seen = self._seen(proof)
+        self.cache.check_high_water(seen)
         generation = self._assemble(proof, fetch=True)
         self.cache.save_generation(self.channel, proof.record)
+        self.cache.raise_high_water(seen)
         return generation
 
     def _assemble(self, proof: _Proof, fetch: bool) -> Generation:
@@ -316,6 +375,25 @@ class _StoreFetcher(FetcherInterface):
             raise tuf_errors.DownloadHTTPError(str(error), 404) from error
         except StoreAccessError as error:
             raise tuf_errors.DownloadHTTPError(str(error), 403) from error
+
+
+def _parse_policy(content: bytes) -> AttestationPolicy:
+    try:
+        return records.parse(AttestationPolicy, content, "attestation policy")
+    except MalformedRecordError as error:
+        raise TrustError(str(error)) from None
+
+
+def _role_with_one_key_twice(signed: Root | Targets) -> str | None:
+    """The first role that lists the same public key under two ids."""
+    delegations = signed if isinstance(signed, Root) else signed.delegations
+    if delegations is None or delegations.roles is None:
+        return None
+    for name, role in delegations.roles.items():
+        keys = [str(delegations.keys[i].keyval.get("public")) for i in role.keyids if i in delegations.keys]
+        if len({"".join(key.split()) for key in keys}) < len(keys):
+            return name
+    return None
 
 
 @contextlib.contextmanager

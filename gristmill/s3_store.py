@@ -88,7 +88,8 @@ class S3Store:
                 if answer["ContentLength"] > max_bytes:
                     raise ObjectTooLargeError(f"{self.url}: {key} is longer than the {max_bytes} bytes allowed for it")
                 return StoredObject(body.read(), str(answer["ETag"]))
-        assert etag is not None, "304 answers a condition only"
+        if etag is None:
+            raise StoreError(f"{self.url}: answered that {key} is unchanged (304) to a request without a condition")
         return NotModified(etag)
 
     def put_new(self, key: str, content: bytes) -> str:
