@@ -131,6 +131,6 @@ def test_it_is_kept_as_long_as_it_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("operator", "axes"), [probes.CASES[n] for n in (2, 3, 5)])
 def test_a_slower_probe_takes_longer_by_that_share(operator: str, axes: dict[str, int], judge: Judge) -> None:
     workload = inputs.workload(catalogue.operator(operator), probes.DTYPE, **axes)
-    plain, slower = probes.probe(operator, 0.0), probes.probe(operator, 4.0)
+    plain, slower = probes.probe(operator, 0.0), probes.probe(operator, 20.0)
     verdict = judge.judge(plain, [workload], edges=False, baseline=slower)
-    assert 2.5 < verdict.timings[0].ratio < 10, verdict.reason
+    assert 3 < verdict.timings[0].ratio < 50, verdict.reason
