@@ -79,10 +79,8 @@ class Puller:
         self._etag: str | None = None
         self._expires = datetime.max.replace(tzinfo=UTC)
         self._full_refresh_at_s = 0.0
-        self._served = ""
-        """Digest of the index that was handed out last."""
-        self._served_policy = ""
-        """Digest of the policy under which its attestations were verified."""
+        self._followed: GenerationRecord | None = None
+        """The state that was proven and handed out last."""
 
     def poll(self) -> Generation | None:
         """The new generation, or None if there is no news.
@@ -108,13 +106,10 @@ class Puller:
         self._etag = None
         with self.cache.locked():
             proof = self._refresh(found.content)
-            news = proof is not None and proof.record.index_sha256 != self._served
-            generation = self._take(proof) if proof is not None and (news or self._judges_anew(proof)) else None
+            generation = self._follow(proof) if proof is not None else None
         self._etag = found.etag
         self._full_refresh_at_s = time.monotonic() + FULL_REFRESH_S
-        if proof is not None:
-            self._served, self._served_policy = proof.record.index_sha256, proof.record.policy_sha256
-        return generation if news else None
+        return generation
 
     def last_good(self) -> Generation | None:
         """The generation taken last, from the cache alone; None if there never was one.
@@ -135,11 +130,23 @@ class Puller:
             proof = self._prove(record)
             self.cache.check_high_water(self._seen(proof))
             generation = self._assemble(replace(proof, policy=self._newest_policy(proof)), fetch=False)
-        self._served, self._served_policy = record.index_sha256, record.policy_sha256
+        self._followed = record
         return generation
 
-    def _judges_anew(self, proof: _Proof) -> bool:
-        return proof.record.policy_sha256 != self._served_policy
+    def _follow(self, proof: _Proof) -> Generation | None:
+        """Makes a proven state the last good one; returns what is new to load in it.
+
+        The same index under other keys or another policy is not new, but proven by them from now on.
+        """
+        known, record = self._followed, proof.record
+        news = known is None or known.index_sha256 != record.index_sha256
+        generation = None
+        if known is None or news or known.policy_sha256 != record.policy_sha256:
+            generation = self._take(proof)
+        elif known != record:
+            self.cache.save_generation(self.channel, record)
+        self._followed = record
+        return generation if news else None
 
     def _seen(self, proof: _Proof) -> dict[str, int]:
         return {"root": self._trusted_root().version, self.channel.index_path: proof.index.number}
@@ -410,4 +417,5 @@ def _explained(where: str) -> Iterator[None]:
     except (tuf_errors.RepositoryError, tuf_errors.DownloadError, StorageError, ValueError, KeyError) as error:
         if isinstance(error.__cause__, GristmillError):
             raise error.__cause__ from None
-        raise TrustError(f"{where}: the signed metadata does not hold: {error}") from error
+        cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
+        raise TrustError(f"{where}: the signed metadata does not hold: {error}{cause}") from error

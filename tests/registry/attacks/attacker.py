@@ -61,23 +61,38 @@ class Victim:
             cache or self.puller.cache.folder,
         )
 
-    def refuses(self, kind: type[errors.GristmillError], *says: str, puller: Puller | None = None) -> None:
-        """The poll fails twice in one line that says these words, and a restart serves what was served before."""
+    def refuses(
+        self, kind: type[errors.GristmillError], *says: str, puller: Puller | None = None, keeps: bool = True
+    ) -> None:
+        """The poll fails twice in one line that says these words, and a restart serves what was served before.
+
+        Args:
+            keeps: False if that is no longer trusted either: a restart then refuses it in the same way.
+        """
         puller = puller or self.puller
         before = self.fresh(puller.channel, puller.cache.folder).last_good()
         for _ in range(2):
-            with pytest.raises(kind) as raised:
-                puller.poll()
-            message = str(raised.value)
-            assert type(raised.value) is kind
-            assert "\n" not in message
-            assert [word for word in says if word not in message] == [], message
-        assert self.fresh(puller.channel, puller.cache.folder).last_good() == before
+            check_refusal(puller.poll, kind, *says)
+        after = self.fresh(puller.channel, puller.cache.folder)
+        if keeps:
+            assert after.last_good() == before
+        else:
+            check_refusal(after.last_good, kind)
 
     def follows(self, *expected: bytes) -> None:
         """The next poll takes a generation of exactly this code, and a restart serves it."""
         assert codes(self.puller.poll()) == sorted(expected)
         assert codes(self.fresh().last_good()) == sorted(expected)
+
+
+def check_refusal(act: Callable[[], object], kind: type[errors.GristmillError], *says: str) -> None:
+    """It raises exactly this, in one line that says these words."""
+    with pytest.raises(kind) as raised:
+        act()
+    message = str(raised.value)
+    assert type(raised.value) is kind, message
+    assert "\n" not in message
+    assert [word for word in says if word not in message] == [], message
 
 
 class Attacker:
