@@ -58,15 +58,20 @@ def promote(channel: str = "canary", search_id: str = "", proof_s: float = PROOF
 
 
 def release_steps(settings: Settings, step: Step) -> Published:
-    """Makes stable serve what canary serves; running it again changes nothing."""
+    """Makes stable serve what canary serves, once all of it is approved; running it again changes nothing.
+
+    Raises:
+        ApprovalError: the policy leaves something to a person, and none has approved it.
+    """
     with object_store.opened(settings) as opened:
         keyring = step(promotion.keyring_of)(settings)
+        step(promotion.approve_gains)(opened.store, settings)
         return step(move)(opened.store, keyring, promotion.channel_of(settings, "canary"), "stable")
 
 
 @flow(name="release")
 def release() -> int:
-    """Moves canary to stable. Returns stable's number."""
+    """Moves canary to stable, approving what the policy lets pass. Returns stable's number."""
     return release_steps(from_environment(), tracked).number
 
 

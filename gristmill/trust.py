@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 POLICY_PATH = "policy/attestation.json"
 """TUF target of the `AttestationPolicy`."""
+JUDGE, APPROVER = "judge", "approver"
+ATTESTORS = (JUDGE, APPROVER)
+"""The judge says that a manifest was measured; the approver, a person or a policy, that stable may serve it."""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
+APPROVAL_TYPE = "https://slsa.dev/verification_summary/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 MAX_INDEX_BYTES = 8 << 20
 MAX_MANIFEST_BYTES = 8 << 20
@@ -83,7 +87,7 @@ class AttestationPolicy:
     """Whose word counts, and for what."""
 
     keys: dict[str, tuple[str, ...]]
-    """Attestor to its public ed25519 keys, in hexadecimal."""
+    """Attestor to its public keys, as `key_text` writes them. More than one while old attestations still count."""
     required: dict[str, tuple[str, ...]]
     """Channel name to the attestors that must have signed every manifest in it."""
     schema_version: int = 1
@@ -194,8 +198,25 @@ def statement(manifest_sha256: str, artifact: Artifact) -> bytes:
     )
 
 
+def approval(manifest_sha256: str, name: str, by: str) -> bytes:
+    """The in-toto statement that the approver signs: stable may serve this manifest.
+
+    Args:
+        name: of the table.
+        by: who or what decided: `person`, or a policy in words. Never a person's name.
+    """
+    return records.canonical_json(
+        {
+            "_type": STATEMENT_TYPE,
+            "subject": [{"name": name, "digest": {"sha256": checked_digest(manifest_sha256)}}],
+            "predicateType": APPROVAL_TYPE,
+            "predicate": {"verifier": {"id": APPROVER}, "policy": {"uri": by}, "verificationResult": "PASSED"},
+        }
+    )
+
+
 def verify_attestation(envelope: bytes, manifest_sha256: str, attestor: str, keys: Iterable[str]) -> None:
-    """Checks that one of an attestor's keys signed a passing statement about exactly this manifest.
+    """Checks that one of an attestor's keys signed a passing statement of its kind about exactly this manifest.
 
     Args:
         envelope: DSSE, JSON.
@@ -219,27 +240,42 @@ def verify_attestation(envelope: bytes, manifest_sha256: str, attestor: str, key
         raise TrustError(f"{where}: not signed by a key that the policy names") from None
     except (Error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TrustError(f"{where}: malformed ({type(error).__name__})") from None
-    if not _attests(content, manifest_sha256):
+    if not _attests(content, manifest_sha256, attestor):
         raise TrustError(f"{where}: it speaks of something else, or of a failure")
 
 
-def public_key(hexadecimal: str) -> Key:
-    """The key object for a raw ed25519 public key."""
+def public_key(text: str) -> Key:
+    """The key object that `key_text` has written.
+
+    Raises:
+        ValueError, KeyError, TypeError: malformed.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from securesystemslib.signer import SSlibKey
+    from securesystemslib.signer import Key, SSlibKey
 
-    return SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(bytes.fromhex(hexadecimal)))
+    if text.startswith("{"):
+        fields = json.loads(text)
+        return Key.from_dict(fields.pop("keyid"), fields)
+    return SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(bytes.fromhex(text)))
 
 
-def _attests(content: Any, manifest_sha256: str) -> bool:
+def key_text(key: Key) -> str:
+    """A public key for a policy: hexadecimal if it is ed25519, else `securesystemslib`'s JSON with its key id."""
+    if key.keytype == "ed25519" and key == public_key(str(key.keyval["public"])):
+        return str(key.keyval["public"])
+    return records.canonical_json({"keyid": key.keyid, **key.to_dict()}).decode()
+
+
+def _attests(content: Any, manifest_sha256: str, attestor: str) -> bool:
+    kind, result = (APPROVAL_TYPE, "verificationResult") if attestor == APPROVER else (PREDICATE_TYPE, "result")
     if not isinstance(content, dict):
         return False
     subjects, predicate = content.get("subject"), content.get("predicate")
     return (
         content.get("_type") == STATEMENT_TYPE
-        and content.get("predicateType") == PREDICATE_TYPE
+        and content.get("predicateType") == kind
         and isinstance(predicate, dict)
-        and predicate.get("result") == "PASSED"
+        and predicate.get(result) == "PASSED"
         and isinstance(subjects, list)
         and any(isinstance(s, dict) and s.get("digest") == {"sha256": manifest_sha256} for s in subjects)
     )

@@ -31,3 +31,15 @@ class EmbeddedStoreError(GristmillError):
 
 class TableConflictError(GristmillError):
     """The measurements given for one table do not belong together."""
+
+
+class PassphraseError(GristmillError):
+    """A private key is encrypted, and what opens it was not given."""
+
+
+class CeremonyError(GristmillError):
+    """A key cannot be replaced this way; the registry trusts what it trusted before."""
+
+
+class ApprovalError(GristmillError):
+    """Tables were to be served that the approver has not signed."""

@@ -1,7 +1,8 @@
 """The promotion gate: pure decisions from evidence, without IO.
 
 `form_table` turns re-judged candidates into a kernel table that claims exactly what was measured; `decide_promotion`
-and `decide_table` say whether a candidate, or a table, may replace what is current.
+and `decide_table` say whether a candidate, or a table, may replace what is current; `decide_approval` whether stable
+may serve a table without a person having looked at it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,22 @@ class PromotionPolicy:
 
 
 @dataclass(frozen=True)
+class ApprovalPolicy:
+    """Which gains stable may serve without a person having looked at them."""
+
+    min_ratio_low: float = 1.02
+    """Every range's lower bound must lie above this."""
+    max_ratio: float = 25.0
+    """A gain above this is more often a mistake of the measurement than a kernel."""
+    new_operators: bool = True
+    """Whether an operator and dtype for which stable serves nothing may pass."""
+
+    def __str__(self) -> str:
+        new = "new operators too" if self.new_operators else "known operators only"
+        return f"gains from {self.min_ratio_low} to {self.max_ratio}, {new}"
+
+
+@dataclass(frozen=True)
 class Decision:
     """What the gate says, and why."""
 
@@ -53,6 +70,7 @@ class Judged:
 
 
 DEFAULT_POLICY = PromotionPolicy()
+DEFAULT_APPROVAL = ApprovalPolicy()
 
 
 def decide_promotion(evidence: Verdict, current: TableEntry | None, policy: PromotionPolicy) -> Decision:
@@ -95,6 +113,21 @@ def decide_table(table: KernelTable, current: KernelTable | None, policy: Promot
     if not math.exp(new - old) > policy.min_improvement:
         return Decision(False, f"gain over all ranges {math.exp(new):.3f}, but what is current has {math.exp(old):.3f}")
     return Decision(True, f"gain over all ranges {math.exp(new):.3f} instead of {math.exp(old):.3f}")
+
+
+def decide_approval(table: KernelTable, current: KernelTable | None, policy: ApprovalPolicy) -> Decision:
+    """Whether a table may be approved for stable, which serves `current`, without a person."""
+    if not table.entries:
+        return Decision(False, "the table has no entries: there is nothing to approve")
+    low = [entry.ratio_low for entry in table.entries if not float(entry.ratio_low) > policy.min_ratio_low]
+    if low:
+        return Decision(False, f"a lower bound of {low[0]} waits for a person, above {policy.min_ratio_low} passes")
+    high = [entry.ratio for entry in table.entries if not float(entry.ratio) <= policy.max_ratio]
+    if high:
+        return Decision(False, f"a gain of {high[0]} waits for a person, up to {policy.max_ratio} passes")
+    if current is None and not policy.new_operators:
+        return Decision(False, f"{table.name} is new on stable and waits for a person")
+    return Decision(True, f"policy: {policy}")
 
 
 def form_table(

@@ -6,16 +6,15 @@ written yet, and hosts see nothing before the last one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gristmill import records, store, trust
-from gristmill.errors import ObjectExistsError, TrustError
+from gristmill.errors import TrustError
 from gristmill.kernel_table import Artifact
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
-from registry import doctor
+from registry import attestation, doctor
 from registry.errors import PublicationError
 from registry.keys import Keyring
 from registry.promotion import Decision
@@ -23,6 +22,8 @@ from registry.repository import Edit, Entry, Repository
 
 Decide = Callable[[Artifact, Artifact | None], Decision]
 """Judges the gate: the new artifact against the one that is current. Called anew after a conflict."""
+Approve = Callable[[Artifact, Artifact | None], Decision]
+"""Decides alike whether a table may be approved without a person. If so, it is signed at once."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def publish(
     files: Mapping[str, bytes],
     decide: Decide,
     reason: str = "promotion",
+    approve: Approve | None = None,
 ) -> Published:
     """Puts the artifacts that pass `decide` into a channel, beside the tables that are already there.
 
@@ -55,6 +57,7 @@ def publish(
     Args:
         files: content by SHA-256 of every file that the artifacts name.
         reason: why, for the log.
+        approve: says which tables may go where the approver's word is needed; None: only those that have it already.
 
     Raises:
         PublicationError: a file is missing or is not what the artifact says.
@@ -69,7 +72,19 @@ def publish(
         object_store.put_new(trust.blob_key(records.sha256_hex(content)), content)
     for artifact in artifacts:
         _put_manifest(object_store, keyring, artifact)
+    policy = repository.policy()
     declined: dict[str, str] = {}
+
+    def allowed(artifact: Artifact, digest: str, current: Artifact | None) -> Decision:
+        decision = decide(artifact, current)
+        if not decision.promote or not attestation.unattested(object_store, policy, channel.name, {"": digest}):
+            return decision
+        approval = approve(artifact, current) if approve else Decision(False, "nobody has approved it")
+        if approval.promote:
+            statement = trust.approval(digest, artifact.table.name, approval.reason)
+            attestation.attest(object_store, keyring, trust.APPROVER, digest, statement)
+            return decision
+        return Decision(False, f"{approval.reason}; promote to canary, approve it there, then release")
 
     def edit(current: Entry | None) -> Edit | None:
         declined.clear()
@@ -79,7 +94,8 @@ def publish(
             name = artifact.table.name
             if tables.get(name) == digest:
                 continue
-            decision = decide(artifact, read_manifest(object_store, tables[name]) if name in tables else None)
+            old = read_manifest(object_store, tables[name]) if name in tables else None
+            decision = allowed(artifact, digest, old)
             if decision.promote:
                 taken[name] = digest
             else:
@@ -94,6 +110,7 @@ def move(object_store: ObjectStore, keyring: Keyring, source: Channel, target_na
 
     Raises:
         PublicationError: nothing was ever published to `source`.
+        ApprovalError: hosts of the target channel would refuse a table, which the approver has not signed.
     """
     doctor.require_conditional_puts(object_store)
     repository = Repository(object_store, keyring)
@@ -102,6 +119,7 @@ def move(object_store: ObjectStore, keyring: Keyring, source: Channel, target_na
     if entry is None:
         raise PublicationError(f"{source}: nothing was published there yet, so nothing can move to {target_name}")
     tables = entry.index.tables
+    attestation.require_attested(object_store, repository.policy(), target_name, tables)
 
     def edit(current: Entry | None) -> Edit | None:
         if current is not None and current.index.tables == tables:
@@ -149,17 +167,7 @@ def _checked(channel: Channel, artifacts: Sequence[Artifact], files: Mapping[str
 
 
 def _put_manifest(object_store: ObjectStore, keyring: Keyring, artifact: Artifact) -> None:
-    from securesystemslib.dsse import Envelope
-
     content = records.canonical_json(artifact)
     digest = records.sha256_hex(content)
     object_store.put_new(trust.blob_key(digest), content)
-    envelope = Envelope(trust.statement(digest, artifact), trust.PAYLOAD_TYPE, {})
-    for signer in keyring.signers("judge"):
-        envelope.sign(signer)
-    key = trust.attestation_key(digest, "judge")
-    try:
-        object_store.put_new(key, json.dumps(envelope.to_dict(), sort_keys=True).encode())
-    except ObjectExistsError:
-        keys = [str(public.keyval["public"]) for public in keyring.public["judge"]]
-        trust.verify_attestation(store.read(object_store, key, trust.MAX_ATTESTATION_BYTES), digest, "judge", keys)
+    attestation.attest(object_store, keyring, trust.JUDGE, digest, trust.statement(digest, artifact))

@@ -24,8 +24,9 @@ from gristmill import durable_file, records, store, trust
 from gristmill.errors import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
 from gristmill.store import ObjectStore, StoredObject
 from gristmill.trust import AttestationPolicy, Channel, Index
-from registry.errors import ConflictError, RegistryStateError
+from registry.errors import ConflictError, KeyFileError, RegistryStateError
 from registry.keys import ROOT_THRESHOLD, Keyring
+from registry.root_chain import read_chain, root_key
 
 TIMESTAMP_KEY = "tuf/timestamp.json"
 CHANNELS = ("canary", "stable")
@@ -72,6 +73,7 @@ EditFunction = Callable[[Entry | None], Edit | None]
 class _State:
     """All that a change starts from: one consistent, verified reading."""
 
+    root: Root
     timestamp: Metadata[TimestampRole]
     timestamp_etag: str
     snapshot: Metadata[Snapshot]
@@ -97,7 +99,7 @@ class Repository:
         """
         root = self._own_root()
         try:
-            self._store.put_new("tuf/1.root.json", root)
+            self._store.put_new(root_key(1), root)
         except ObjectExistsError:
             raise RegistryStateError(
                 f"{self._store.url}: this registry was made with other keys than those in {self._keyring.folder}; "
@@ -135,6 +137,7 @@ class Repository:
         for attempt in range(MAX_ATTEMPTS):
             state = self._read()
             role = self._role(state, channel.name)
+            self._require_trusted(state, channel.name)
             current = self._entry(role, channel)
             landed = self._landed(current, written, channel)
             if landed is not None:
@@ -159,6 +162,7 @@ class Repository:
         state = self._read()
         for name in CHANNELS:
             role = self._role(state, name)
+            self._require_trusted(state, name)
             role.signed.version += 1
             self._put_bumping(role, name)
             _refer(state.snapshot, role, name)
@@ -166,6 +170,10 @@ class Repository:
             self._publish_snapshot(state)
         except PreconditionFailedError:
             return
+
+    def policy(self) -> AttestationPolicy:
+        """Whose attestations hosts demand now."""
+        return self._published_policy(self._read())
 
     def _create(self) -> None:
         policy = records.canonical_json(self._policy())
@@ -197,8 +205,10 @@ class Repository:
             return path.read_bytes()
 
     def _policy(self) -> AttestationPolicy:
-        judge = tuple(str(key.keyval["public"]) for key in self._keyring.public["judge"])
-        return AttestationPolicy(keys={"judge": judge}, required=dict.fromkeys(CHANNELS, ("judge",)))
+        """What a new registry demands: both attestors on stable, unless the key set is from before the second."""
+        attestors = [name for name in trust.ATTESTORS if self._keyring.public[name]]
+        keys = {name: tuple(trust.key_text(key) for key in self._keyring.public[name]) for name in attestors}
+        return AttestationPolicy(keys, required={"canary": (trust.JUDGE,), "stable": tuple(attestors)})
 
     def _delegations(self) -> Delegations:
         keys: dict[str, Key] = {key.keyid: key for name in CHANNELS for key in self._keyring.public[name]}
@@ -250,7 +260,10 @@ class Repository:
         return metadata.to_bytes()
 
     def _read(self) -> _State:
-        root = Metadata[Root].from_bytes(self._own_root()).signed
+        return self._read_under(read_chain(self._store, self._own_root())[-1])
+
+    def _read_under(self, root: Root) -> _State:
+        """What is current, if the keys that this root names have signed it."""
         try:
             found = self._store.get(TIMESTAMP_KEY, max_bytes=MAX_METADATA_BYTES)
         except ObjectNotFoundError:
@@ -261,12 +274,30 @@ class Repository:
         timestamp = self._verified(TimestampRole, found.content, root, "timestamp")
         snapshot = self._verified_file(Snapshot, timestamp.signed.snapshot_meta, root, "snapshot")
         targets = self._verified_file(Targets, snapshot.signed.meta["targets.json"], root, "targets")
-        return _State(timestamp, found.etag, snapshot, targets)
+        return _State(root, timestamp, found.etag, snapshot, targets)
 
     def _role(self, state: _State, name: str) -> Metadata[Targets]:
         if name not in CHANNELS:
             raise RegistryStateError(f"channel {name!r} is not known, expected one of {', '.join(CHANNELS)}")
         return self._verified_file(Targets, state.snapshot.signed.meta[f"{name}.json"], state.targets.signed, name)
+
+    def _require_trusted(self, state: _State, channel_name: str) -> None:
+        """Whether hosts will believe what this key set signs: it may be from before a key was replaced."""
+        for by, role in ((state.root, "timestamp"), (state.root, "snapshot"), (state.targets.signed, channel_name)):
+            trusted = by.get_delegated_role(role).keyids
+            if not all(key.keyid in trusted for key in self._keyring.public[role]):
+                raise KeyFileError(
+                    f"keys folder {self._keyring.folder}: its {role} key is not the one that {self._store.url} trusts "
+                    "now; bring the key that replaced it here"
+                )
+
+    def _published_policy(self, state: _State) -> AttestationPolicy:
+        target = state.targets.signed.targets[trust.POLICY_PATH]
+        key = trust.target_key(trust.POLICY_PATH, target.hashes["sha256"])
+        content = store.read(self._store, key, trust.MAX_INDEX_BYTES)
+        if records.sha256_hex(content) != target.hashes["sha256"]:
+            raise self._not_ours("the policy", ValueError("other content"))
+        return records.parse(AttestationPolicy, content, "attestation policy")
 
     def _verified_file(self, kind: type[S], meta: MetaFile, by: Root | Targets, name: str) -> Metadata[S]:
         content = store.read(self._store, _metadata_key(name, meta.version), MAX_METADATA_BYTES)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
+from registry import attestation
 from registry.errors import RollbackTargetError
 from registry.keys import Keyring
 from registry.publication import Published, published
@@ -26,6 +27,7 @@ def roll_back(object_store: ObjectStore, keyring: Keyring, channel: Channel, to:
 
     Raises:
         RollbackTargetError: there is no such state.
+        ApprovalError: that state holds a table that hosts no longer take.
     """
     repository = Repository(object_store, keyring)
     if repository.current(channel) is None:
@@ -33,6 +35,7 @@ def roll_back(object_store: ObjectStore, keyring: Keyring, channel: Channel, to:
     target = _target(repository.history(channel), channel, to)
     tables = dict(target.index.tables) if target else {}
     number = target.index.number if target else 0
+    attestation.require_attested(object_store, repository.policy(), channel.name, tables)
 
     def edit(current: Entry | None) -> Edit | None:
         if current is not None and tables == current.index.tables:

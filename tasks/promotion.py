@@ -18,20 +18,29 @@ from gristmill import records
 from gristmill.kernel_table import Artifact, FileRef, KernelTable
 from gristmill.records import sha256_hex
 from gristmill.store import ObjectStore
-from gristmill.trust import Channel
+from gristmill.trust import APPROVER, Channel
 from gristmill.workload import Workload
 from kernels import catalogue
 from kernels.candidate import Candidate
 from kernels.inputs import held_out
 from kernels.profile import TrafficProfile
 from kernels.verdict import Verdict
+from registry.approval import Approval, approve_by_policy
 from registry.keys import Keyring, create_keys
-from registry.promotion import DEFAULT_POLICY, Decision, Judged, decide_table, form_table
+from registry.promotion import (
+    DEFAULT_APPROVAL,
+    DEFAULT_POLICY,
+    Decision,
+    Judged,
+    decide_approval,
+    decide_table,
+    form_table,
+)
 from registry.publication import Published, publish
 from tasks.errors import NoWinnerError
 from tasks.journal import JournalEntry
 from tasks.search_scope import PROOF, representative
-from tasks.settings import Settings
+from tasks.settings import POLICY, Settings
 
 HELD_OUT_LIMIT = 6
 """Unseen workloads per operator in a second judgement."""
@@ -170,7 +179,27 @@ def publish_artifacts(
     def decide(new: Artifact, current: Artifact | None) -> Decision:
         return decide_for(traffic, new.table, current.table if current else None)
 
-    return publish(store, keyring_of(settings), channel_of(settings, channel_name), artifacts, files, decide, reason)
+    keyring, channel = keyring_of(settings), channel_of(settings, channel_name)
+    approve = approve_alone if policy_approves(settings, keyring) else None
+    return publish(store, keyring, channel, artifacts, files, decide, reason, approve)
+
+
+def policy_approves(settings: Settings, keyring: Keyring) -> bool:
+    """Whether gains may reach stable without a person: so it is set, and the approver's key is here, and open."""
+    return settings.approval == POLICY and keyring.is_unattended(APPROVER)
+
+
+def approve_alone(new: Artifact, current: Artifact | None) -> Decision:
+    """The approval policy, for `registry.publication.publish`."""
+    return decide_approval(new.table, current.table if current else None, DEFAULT_APPROVAL)
+
+
+def approve_gains(store: ObjectStore, settings: Settings, channel_name: str = "canary") -> list[Approval]:
+    """Approves what a channel serves as far as a policy may; nothing where only a person does."""
+    keyring = keyring_of(settings)
+    if not policy_approves(settings, keyring):
+        return []
+    return approve_by_policy(store, keyring, channel_of(settings, channel_name), DEFAULT_APPROVAL)
 
 
 def decide_for(traffic: TrafficProfile, new: KernelTable, current: KernelTable | None) -> Decision:

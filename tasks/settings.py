@@ -13,6 +13,7 @@ from gristmill.store import checked_key
 from tasks.errors import SettingsError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+POLICY, PERSON = "policy", "person"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Settings:
     """Hardware key of this host."""
     tracking_uri: str
     """MLflow tracking server (`MLFLOW_TRACKING_URI`); empty: SQLite under `home`."""
+    approval: str = POLICY
+    """Who approves for stable (`MILL_APPROVAL`): `policy`, as far as the approver's key is here, or only a `person`."""
 
     @property
     def keys_dir(self) -> Path:
@@ -53,7 +56,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     """Reads the settings; the home directory is created (mode 0700: it holds keys).
 
     Raises:
-        SettingsError: the home cannot be made, or a name is none that channels can have.
+        SettingsError: the home cannot be made, or a name is none that channels can have, or nobody may approve.
     """
     return Settings(
         home=_made_home(Path(environ.get("MILL_HOME") or REPOSITORY / ".mill").resolve()),
@@ -62,6 +65,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         model=_name(environ, "MILL_MODEL", "llama-8x1024"),
         hardware=local_cpu().key,
         tracking_uri=environ.get("MLFLOW_TRACKING_URI", ""),
+        approval=_approval(environ),
     )
 
 
@@ -71,6 +75,13 @@ def _made_home(home: Path) -> Path:
     except OSError as error:
         raise SettingsError(f"MILL_HOME {home}: {error.strerror}; name a folder that this user can write") from None
     return home
+
+
+def _approval(environ: Mapping[str, str]) -> str:
+    chosen = environ.get("MILL_APPROVAL") or POLICY
+    if chosen not in (POLICY, PERSON):
+        raise SettingsError(f"MILL_APPROVAL is {chosen!r}: expected {POLICY} or {PERSON}")
+    return chosen
 
 
 def _name(environ: Mapping[str, str], variable: str, default: str) -> str:

@@ -188,3 +188,22 @@ class TestPublish:
         chosen = replace(settings(tmp_path), home=tmp_path)
         assert promotion.keyring_of(chosen).public == promotion.keyring_of(chosen).public
         assert {path.stat().st_mode & 0o077 for path in chosen.keys_dir.glob("*.pem")} == {0}
+
+    @pytest.mark.parametrize("approval", ["policy", "person"])
+    def test_stable_is_approved_by_policy_or_waits_for_a_person(self, world, approval: str) -> None:
+        chosen, store = world
+        chosen = replace(chosen, approval=approval)
+        self.publish((chosen, store), 2.0)
+        approved = promotion.approve_gains(store, chosen)
+        assert [one.approved for one in approved] == ([True] if approval == "policy" else [])
+        artifact, files = form_artifact(
+            prove(FormulaBench(lambda c, w: 2.0), profile(ONE), [candidate(20)]), chosen, ENVIRONMENT
+        )
+        published = publish_artifacts(store, chosen, "stable", [artifact], files, profile(ONE), "search abc")
+        assert bool(published.declined) == (approval == "person")
+
+    def test_without_the_approvers_key_only_a_person_approves(self, world) -> None:
+        chosen, store = world
+        self.publish(world, 2.0)
+        (chosen.keys_dir / "approver.pem").unlink()
+        assert promotion.approve_gains(store, chosen) == []

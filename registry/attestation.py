@@ -1,0 +1,83 @@
+"""Attestations: an attestor's signed in-toto statement about one manifest, in the store beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from gristmill import trust
+from gristmill.errors import ObjectExistsError, ObjectNotFoundError, TrustError
+from gristmill.store import ObjectStore, StoredObject
+from gristmill.trust import AttestationPolicy
+from registry.errors import ApprovalError
+from registry.keys import Keyring
+
+
+def attest(object_store: ObjectStore, keyring: Keyring, attestor: str, manifest_sha256: str, statement: bytes) -> None:
+    """Signs a statement, unless the attestor's key has signed one about this manifest before.
+
+    One by a key that was replaced since gives way: once that key was revoked, it is worth nothing.
+
+    Raises:
+        KeyFileError: the attestor's key is not here.
+        PreconditionFailedError: somebody else attested at this moment; do it again.
+    """
+    from securesystemslib.dsse import Envelope
+
+    envelope = Envelope(statement, trust.PAYLOAD_TYPE, {})
+    for signer in keyring.signers(attestor):
+        envelope.sign(signer)
+    content = json.dumps(envelope.to_dict(), sort_keys=True).encode()
+    key = trust.attestation_key(manifest_sha256, attestor)
+    try:
+        object_store.put_new(key, content)
+    except ObjectExistsError:
+        found = object_store.get(key, max_bytes=trust.MAX_ATTESTATION_BYTES)
+        assert isinstance(found, StoredObject), "no etag was given"
+        keys = [trust.key_text(public) for public in keyring.public[attestor]]
+        try:
+            trust.verify_attestation(found.content, manifest_sha256, attestor, keys)
+        except TrustError:
+            object_store.replace_if(key, content, found.etag)
+
+
+def is_attested(object_store: ObjectStore, policy: AttestationPolicy, attestor: str, manifest_sha256: str) -> bool:
+    """Whether hosts with this policy find a valid attestation."""
+    key = trust.attestation_key(manifest_sha256, attestor)
+    try:
+        found = object_store.get(key, max_bytes=trust.MAX_ATTESTATION_BYTES)
+        assert isinstance(found, StoredObject), "no etag was given"
+        trust.verify_attestation(found.content, manifest_sha256, attestor, policy.keys.get(attestor, ()))
+    except (ObjectNotFoundError, TrustError):
+        return False
+    return True
+
+
+def unattested(
+    object_store: ObjectStore, policy: AttestationPolicy, channel_name: str, tables: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Which tables hosts of a channel would refuse: name to the attestors that are missing."""
+    missing = {
+        name: tuple(
+            attestor
+            for attestor in policy.required[channel_name]
+            if not is_attested(object_store, policy, attestor, digest)
+        )
+        for name, digest in sorted(tables.items())
+    }
+    return {name: attestors for name, attestors in missing.items() if attestors}
+
+
+def require_attested(
+    object_store: ObjectStore, policy: AttestationPolicy, channel_name: str, tables: Mapping[str, str]
+) -> None:
+    """Refuses tables that hosts of a channel would refuse.
+
+    Raises:
+        ApprovalError: with the first of them and whose word is missing.
+    """
+    for name, attestors in unattested(object_store, policy, channel_name, tables).items():
+        raise ApprovalError(
+            f"{channel_name}: {name} has no valid attestation by {' and '.join(attestors)}, and hosts would refuse it; "
+            f"approve it with ./mill approve {name}, or promote it again if the judge's is missing"
+        )
