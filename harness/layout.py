@@ -28,7 +28,7 @@ would take each runner longer to map than it changes what is measured.
 """
 LARGE_WEIGHT_BYTES = 256 << 10
 """Above this they count as large."""
-LINKED_BYTES = 64 << 10
+LINKED_BYTES = 128 << 10
 """Activations up to this size are made anew for each call, which costs as much as a good kernel may take. Larger ones
 leave a call little to gain from others.
 """

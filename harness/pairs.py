@@ -88,7 +88,7 @@ class Pairs:
         self._most_sets = layout.sets if layout.linked else max(1, layout.sets // 2)
         self._samples = self._new_samples(self._verified_sets)
         self._candidate_ns = 0.0
-        self._opponent_ns = trial.stock.baseline_ns.get(opponent.name, 0.0)
+        self._opponent_ns = trial.stock.opponent_ns.get(self._opponent_key, 0.0)
 
     def _how_many_verified(self) -> int:
         """Many small ones, or some rows of a few."""
@@ -97,12 +97,22 @@ class Pairs:
         elements = sum(math.prod(place.layout.shape) for place in self._trial.stock.layout.inputs)
         return min(VERIFIED_SETS, max(VERIFIED_SETS_LEAST, int(self._trial.policy.verified_work) // elements))
 
+    @property
+    def _opponent_key(self) -> tuple[str, int | None]:
+        """A process that has not run the workload yet is not warm, though another of that name was: a kernel's threads
+        must be there before anything is pinned.
+        """
+        return self._opponent.name, self._opponent.process_id
+
     def prepare(self) -> None:
         """Fills all sets, lets both sides run into their stride, and learns how long a call takes."""
         trial = self._trial
         trial.plan()
         trial.stock.fill_traffic(trial.random)
-        trial.set_up(np.arange(trial.stock.layout.sets, dtype=np.uint32))
+        everything = np.arange(trial.stock.layout.sets, dtype=np.uint32)
+        if not self._weights_change:
+            trial.stock.tell_apart(everything, trial.random)
+        trial.set_up(everything)
         self._opponent.plan(trial.stock)
         warm = self._pick(WARM_CALLS)
         self._renew(warm)
@@ -150,7 +160,7 @@ class Pairs:
 
     def _run_opponent(self, pool: Numbers) -> None:
         self._opponent_ns = self._opponent.run(pool, _called(pool))
-        self._trial.stock.baseline_ns[self._opponent.name] = self._opponent_ns
+        self._trial.stock.opponent_ns[self._opponent_key] = self._opponent_ns
 
     def _examine(self, batch: Batch) -> Walk:
         """What a batch called, if all is well at first sight."""

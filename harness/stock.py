@@ -56,8 +56,8 @@ class Stock:
         self.layout = layout
         self.definition = definition
         self.inputs = InputArena(native, file, layout, offset)
-        self.baseline_ns: dict[str, float] = {}
-        """Per baseline: nanoseconds per call when it was last timed, to size its next batch."""
+        self.opponent_ns: dict[tuple[str, int | None], float] = {}
+        """Per opponent, and process of it: nanoseconds per call when it was last timed, to size its next batch."""
         self._native = native
         self._seed = seed
         self._bank = bank
@@ -160,6 +160,13 @@ class Stock:
                     self.inputs.renew(cell, numbers, state)
                 else:
                     self.inputs.change(cell, numbers, CHANGES, EVERY_ROW, state)
+
+    def tell_apart(self, numbers: Numbers, random: np.random.Generator) -> None:
+        """Other values in every row of the weights of those sets: what is packed for one set is no other's."""
+        state = ctypes.c_uint64(int(random.integers(0, 1 << 63)))
+        for index, weight in enumerate(self.layout.weights):
+            if weight:
+                self.inputs.change(self._cell(self.definition.regimes[0], index), numbers, CHANGES, EVERY_ROW, state)
 
     def _cell(self, regime: str, index: int) -> InputTensor:
         if (regime, index) not in self._cells:

@@ -27,7 +27,7 @@
 #include "protocol.h"
 
 #define SECCOMP_MODE_FILTER 2
-#define LINK_BYTES (1u << 18) /* four times `LINKED_BYTES` of harness/layout.py, for what alignment adds */
+#define LINK_BYTES (1u << 19) /* four times `LINKED_BYTES` of harness/layout.py, for what alignment adds */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif

@@ -6,10 +6,11 @@
 #include <math.h>
 
 static void row(const float *x, float *o, int64_t columns) {
-  float top = -INFINITY, sum = 0;
+  float top = -INFINITY;
+  double sum = 0;
   for (int64_t i = 0; i < columns; i++) top = x[i] > top ? x[i] : top;
   for (int64_t i = 0; i < columns; i++) sum += o[i] = expf(x[i] - top);
-  const float scale = 1.0f / sum;
+  const float scale = (float)(1 / sum);
   for (int64_t i = 0; i < columns; i++) o[i] *= scale;
 }
 
