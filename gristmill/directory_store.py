@@ -6,7 +6,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from gristmill.errors import (
     StoreFullError,
 )
 from gristmill.records import sha256_hex
-from gristmill.store import MAX_OBJECT_BYTES, NotModified, StoredObject, checked_key
+from gristmill.store import MAX_OBJECT_BYTES, RENEWED_AFTER_S, Listing, NotModified, StoredObject, checked_key
 
 PRIVATE = ".gristmill"
 """Folder below the root for the lock and for files under way; never listed."""
@@ -61,11 +63,8 @@ class DirectoryStore:
         path = self._path(key)
         with self._explained(key), self._written_aside(content) as aside:
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(aside, path)
-            except FileExistsError:
-                if not path.is_file() or path.read_bytes() != content:
-                    raise ObjectExistsError(f"{self.url}: {key} already holds other bytes") from None
+            while not self._linked(aside, path) and not self._renewed(path, content, key):
+                pass
             durable_file.sync_folder(path.parent)
         return sha256_hex(content)
 
@@ -91,20 +90,46 @@ class DirectoryStore:
         return sha256_hex(content)
 
     def list(self, prefix: str) -> Iterator[str]:
+        return (found.key for found in self.scan(prefix))
+
+    def scan(self, prefix: str) -> Iterator[Listing]:
         with self._explained(prefix):
             self._check_address()
             folder = self.root / prefix.rpartition("/")[0]
-            found = sorted(
-                path.relative_to(self.root).as_posix()
-                for path in (folder.rglob("*") if folder.is_dir() else ())
-                if path.is_file()
-            )
-        return iter([key for key in found if key.startswith(prefix) and not key.startswith(f"{PRIVATE}/")])
+            found = [self._listing(path) for path in (folder.rglob("*") if folder.is_dir() else ())]
+        kept = [one for one in found if one and one.key.startswith(prefix) and not one.key.startswith(f"{PRIVATE}/")]
+        return iter(sorted(kept, key=lambda one: one.key))
 
     def delete(self, key: str) -> None:
         path = self._path(key)
         with self._explained(key), self._locked():
             path.unlink(missing_ok=True)
+
+    def _listing(self, path: Path) -> Listing | None:
+        """None if it is no file, or none any more."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = path.stat()
+            if stat.S_ISREG(found.st_mode):
+                return Listing(path.relative_to(self.root).as_posix(), found.st_size, found.st_mtime)
+        return None
+
+    def _linked(self, aside: Path, path: Path) -> bool:
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            return False
+        return True
+
+    def _renewed(self, path: Path, content: bytes, key: str) -> bool:
+        """Whether the file is there and holds these bytes; if it is gone by now, it is to be linked after all."""
+        with self._locked():
+            if not path.exists():
+                return False
+            if not path.is_file() or path.read_bytes() != content:
+                raise ObjectExistsError(f"{self.url}: {key} already holds other bytes")
+            if time.time() - path.stat().st_mtime > RENEWED_AFTER_S:
+                os.utime(path)
+        return True
 
     def _path(self, key: str) -> Path:
         return self.root / checked_key(key)

@@ -7,6 +7,7 @@ import contextlib
 import email.utils
 import functools
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from gristmill.errors import (
     StoreUnreachableError,
     UnconditionalStoreError,
 )
-from gristmill.store import MAX_OBJECT_BYTES, NotModified, StoredObject, checked_key
+from gristmill.store import MAX_OBJECT_BYTES, RENEWED_AFTER_S, Listing, NotModified, StoredObject, checked_key
 
 CONNECT_TIMEOUT_S = 2
 READ_TIMEOUT_S = 15
@@ -64,6 +65,12 @@ class Endpoint:
     session_token: str | None = field(default=None, repr=False)
 
 
+def _date_s(answer: Any) -> float:
+    """The store's clock when it answered, to about a second; ours if it does not say."""
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return email.utils.parsedate_to_datetime(date).timestamp() if date else time.time()
+
+
 class _AmbiguousError(Exception):
     """A put went out, and whether it landed is not known."""
 
@@ -83,12 +90,18 @@ class S3Store:
         condition = {"IfNoneMatch": etag} if etag else {}
         with self._explained(key) as codes:
             codes["304"] = None
-            answer = self._reader.get_object(Bucket=self._at.bucket, Key=self._name(key), **condition)
-            with contextlib.closing(answer["Body"]) as body:
-                return StoredObject(self._read_up_to(body, key, max_bytes), str(answer["ETag"]))
+            return self._get(key, max_bytes, **condition)[0]
         if etag is None:
             raise StoreError(f"{self.url}: answered that {key} is unchanged (304) to a request without a condition")
         return NotModified(etag)
+
+    def _get(self, key: str, max_bytes: int, **condition: str) -> tuple[StoredObject, float]:
+        """An object, and how old it is by the store's clock, in seconds."""
+        answer = self._reader.get_object(Bucket=self._at.bucket, Key=self._name(key), **condition)
+        with contextlib.closing(answer["Body"]) as body:
+            found = StoredObject(self._read_up_to(body, key, max_bytes), str(answer["ETag"]))
+        modified = answer.get("LastModified")
+        return found, _date_s(answer) - modified.timestamp() if modified else math.inf
 
     def _read_up_to(self, body: Any, key: str, max_bytes: int) -> bytes:
         """Counts what comes, because a store need not tell the length, nor the truth about it."""
@@ -106,12 +119,15 @@ class S3Store:
                 return self._put_once(key, content, IfNoneMatch="*")
             except (_AmbiguousError, PreconditionFailedError) as error:
                 lost = error.__cause__ if isinstance(error.__cause__, Exception) else error
-                landed = self._read_back(key)
-                if landed is not None and landed.content == content:
+                landed, age_s = self._read_back(key)
+                if landed is not None and landed.content != content:
+                    raise ObjectExistsError(f"{self.url}: {key} already holds other bytes") from None
+                if landed is not None and age_s <= RENEWED_AFTER_S:
                     return landed.etag
                 if landed is not None:
-                    raise ObjectExistsError(f"{self.url}: {key} already holds other bytes") from None
-                if isinstance(error, _AmbiguousError):
+                    with contextlib.suppress(_AmbiguousError, PreconditionFailedError):
+                        return self._put_once(key, content, IfMatch=landed.etag)
+                elif isinstance(error, _AmbiguousError):
                     break
         raise StoreUnreachableError(
             f"{self.url}: writing {key} was not confirmed ({lost}); check the store's log, then try again"
@@ -121,7 +137,7 @@ class S3Store:
         try:
             return self._put_once(key, content, IfMatch=etag)
         except (_AmbiguousError, PreconditionFailedError) as error:
-            landed = self._read_back(key)
+            landed, _ = self._read_back(key)
             if landed is not None and landed.content == content:
                 return landed.etag
             if isinstance(error, _AmbiguousError) and landed is not None and landed.etag == etag:
@@ -137,6 +153,9 @@ class S3Store:
         raise AssertionError("unreachable: no answer code is expected here")
 
     def list(self, prefix: str) -> Iterator[str]:
+        return (found.key for found in self.scan(prefix))
+
+    def scan(self, prefix: str) -> Iterator[Listing]:
         start = f"{self._at.prefix}/" if self._at.prefix else ""
         with self._explained(prefix):
             pages = self._reader.get_paginator("list_objects_v2").paginate(
@@ -144,7 +163,7 @@ class S3Store:
             )
             for page in pages:
                 for item in page.get("Contents", ()):
-                    yield str(item["Key"])[len(start) :]
+                    yield Listing(str(item["Key"])[len(start) :], int(item["Size"]), item["LastModified"].timestamp())
 
     def delete(self, key: str) -> None:
         with self._explained(key):
@@ -160,8 +179,7 @@ class S3Store:
         """How far the store's clock is ahead of ours, in seconds, to about one."""
         with self._explained(self._at.bucket):
             answer = self._reader.head_bucket(Bucket=self._at.bucket)
-            date = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
-            return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+            return _date_s(answer) - time.time()
         raise AssertionError("unreachable: no answer code is expected here")
 
     def refuses_damage(self, key: str) -> bool:
@@ -189,13 +207,11 @@ class S3Store:
         )
         return str(answer["ETag"])
 
-    def _read_back(self, key: str) -> StoredObject | None:
-        try:
-            found = self.get(key)
-        except ObjectNotFoundError:
-            return None
-        assert isinstance(found, StoredObject), "no etag was given"
-        return found
+    def _read_back(self, key: str) -> tuple[StoredObject | None, float]:
+        """What is there, if anything, and its age in seconds."""
+        with contextlib.suppress(ObjectNotFoundError), self._explained(key):
+            return self._get(key, MAX_OBJECT_BYTES)
+        return None, 0.0
 
     def _name(self, key: str) -> str:
         checked_key(key)

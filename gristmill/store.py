@@ -19,6 +19,8 @@ from gristmill.errors import StoreAddressError
 
 MAX_OBJECT_BYTES = 256 << 20
 """What `get` reads at most when its caller names no limit."""
+RENEWED_AFTER_S = 3600.0
+"""Age from which `put_new` of bytes that are there already makes the object count as written now."""
 _KEY_PART = re.compile(r"[A-Za-z0-9_=+@,.-]{1,255}")
 
 
@@ -36,6 +38,16 @@ class NotModified:
     """The object still is the one with this tag; its content was not sent."""
 
     etag: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a store says of an object without reading it."""
+
+    key: str
+    size_bytes: int
+    modified_s: float
+    """When it was written, by the store's clock: seconds since 1970."""
 
 
 @runtime_checkable
@@ -63,6 +75,9 @@ class ObjectStore(Protocol):
     def put_new(self, key: str, content: bytes) -> str:
         """Writes an object that must not exist yet, and returns its tag.
 
+        If it holds just these bytes, it counts from now on as written at most `RENEWED_AFTER_S` ago: whoever removes
+        what is old and not referred to can tell that somebody is about to refer to it.
+
         Raises:
             ObjectExistsError: the key holds other bytes.
         """
@@ -82,6 +97,10 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str) -> Iterator[str]:
         """Keys that start with `prefix`, in order."""
+        ...
+
+    def scan(self, prefix: str) -> Iterator[Listing]:
+        """As `list`, with size and age."""
         ...
 
     def delete(self, key: str) -> None:

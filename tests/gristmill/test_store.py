@@ -8,6 +8,7 @@ import http.server
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill import errors
+from gristmill import directory_store, errors, s3_store
 from gristmill.directory_store import DirectoryStore
 from gristmill.s3_store import Endpoint, S3Store
 from gristmill.store import NotModified, ObjectStore, StoredObject, checked_key, open_store, read
@@ -111,6 +112,34 @@ class TestContract:
         assert list(store.list("p/")) == ["p/a/c", "p/ab", "p/b"]
         assert list(store.list("none/")) == []
         assert sorted(store.list("")) == ["p/a/c", "p/ab", "p/b", "q"]
+
+    def test_scan_tells_size_and_time(self, store: ObjectStore) -> None:
+        for key, content in (("p/a", b"123"), ("p/b/c", b""), ("q", b"1")):
+            store.put(key, content)
+        found = list(store.scan("p/"))
+        assert [(one.key, one.size_bytes) for one in found] == [("p/a", 3), ("p/b/c", 0)]
+        assert all(abs(one.modified_s - time.time()) < 600 for one in found)
+        assert [one.key for one in store.scan("p/b/c")] == ["p/b/c"]
+        assert list(store.scan("none/")) == []
+
+    def test_putting_the_same_bytes_again_makes_an_old_object_young(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So that what is about to be referred to is not taken for forgotten."""
+        store.put_new("k", b"same")
+        (before,) = store.scan("k")
+        time.sleep(1.1)
+        store.put_new("k", b"same")
+        assert list(store.scan("k")) == [before], "it is young enough"
+        for module in (directory_store, s3_store):
+            monkeypatch.setattr(module, "RENEWED_AFTER_S", 0.5)
+        time.sleep(1.1)
+        store.put_new("k", b"same")
+        (after,) = store.scan("k")
+        assert after.modified_s > before.modified_s
+        with pytest.raises(errors.ObjectExistsError):
+            store.put_new("k", b"other")
+        assert read(store, "k") == b"same"
 
     def test_delete_twice(self, store: ObjectStore) -> None:
         store.put("k", b"1")

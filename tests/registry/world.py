@@ -14,7 +14,7 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.domain import AxisRange, Domain
 from gristmill.kernel_table import Artifact, FileRef, KernelTable, TableEntry
 from gristmill.pull import Puller
-from gristmill.store import MAX_OBJECT_BYTES, NotModified, ObjectStore, StoredObject
+from gristmill.store import MAX_OBJECT_BYTES, Listing, NotModified, ObjectStore, StoredObject
 from gristmill.trust import Channel
 from registry.approval import PERSON, sign
 from registry.keys import Keyring, create_keys
@@ -127,6 +127,9 @@ class DelegatingStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         return self.inner.list(prefix)
+
+    def scan(self, prefix: str) -> Iterator[Listing]:
+        return self.inner.scan(prefix)
 
     def delete(self, key: str) -> None:
         self.inner.delete(key)

@@ -10,7 +10,7 @@ from typing import Any
 from agents import shelf as shelves
 from agents.memory import SCHEMA, Contents, Segment, family_of
 from gristmill.errors import StoreUnreachableError
-from gristmill.store import NotModified, ObjectStore, StoredObject
+from gristmill.store import Listing, NotModified, ObjectStore, StoredObject
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 from tests.tasks import world
@@ -77,6 +77,9 @@ class FailingStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         return self.inner.list(prefix)
+
+    def scan(self, prefix: str) -> Iterator[Listing]:
+        return self.inner.scan(prefix)
 
     def put_new(self, key: str, content: bytes) -> str:
         return str(self._write(lambda: self.inner.put_new(key, content), f"put_new {key}"))
