@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from agents.errors import ModelError, RateLimitedError, RequestRefusedError
 
+LONGEST_ASKED_S = 60.0
+"""A provider that asks to be left alone for longer is asked once a minute all the same: limits are mostly per minute,
+and a header that is wrong by a factor must not end a search.
+"""
+
 
 @dataclass(frozen=True)
 class Patience:
@@ -35,6 +40,11 @@ def after_failure(outage: Outage | None, now_s: float) -> Outage:
     return Outage(now_s) if outage is None else Outage(outage.began_s, outage.failures + 1)
 
 
+def asked_s(error: ModelError) -> float:
+    """What the provider's `Retry-After` gets, which is no more than `LONGEST_ASKED_S`; 0 where it asked for nothing."""
+    return min(error.retry_after_s or 0.0, LONGEST_ASKED_S) if isinstance(error, RateLimitedError) else 0.0
+
+
 def pause_s(outage: Outage, error: ModelError, patience: Patience, now_s: float, draw: float) -> float | None:
     """How long to wait before the model is asked again; None: it is not to be asked any more.
 
@@ -48,8 +58,7 @@ def pause_s(outage: Outage, error: ModelError, patience: Patience, now_s: float,
     if isinstance(error, RequestRefusedError) or outage.lasted_s(now_s) >= patience.outage_s:
         return None
     doubled_s = patience.first_pause_s * 2.0 ** min(outage.failures - 1, 64)
-    asked_s = (error.retry_after_s or 0.0) if isinstance(error, RateLimitedError) else 0.0
-    return min(max(doubled_s * (1 + draw) / 2, asked_s), patience.longest_pause_s)
+    return min(max(doubled_s * (1 + draw) / 2, asked_s(error)), patience.longest_pause_s)
 
 
 def farewell(outage: Outage, error: ModelError, now_s: float) -> str:

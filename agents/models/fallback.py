@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.chat import Answer, ChatModel, ChatRequest, Finish, Usage
-from agents.errors import BudgetSpentError, ModelError, RateLimitedError, RequestRefusedError
+from agents.errors import BudgetSpentError, ModelError, RequestRefusedError
+from agents.outage import asked_s
 
 FIRST_COOLDOWN_S = 15.0
 LONGEST_COOLDOWN_S = 600.0
@@ -94,12 +95,11 @@ class FallbackModel:
         return sorted(range(len(waits_s)), key=lambda index: (waits_s[index], index))
 
     def _failed(self, index: int, error: ModelError) -> None:
-        asked_s = (error.retry_after_s or 0.0) if isinstance(error, RateLimitedError) else 0.0
         with self._lock:
             standing = self._standings[index]
             cooldown_s = min(FIRST_COOLDOWN_S * 2**standing.failures, LONGEST_COOLDOWN_S)
             standing.failures = min(standing.failures + 1, 16)
-            standing.free_at_s = max(standing.free_at_s, self._clock_s() + max(cooldown_s, asked_s))
+            standing.free_at_s = max(standing.free_at_s, self._clock_s() + max(cooldown_s, asked_s(error)))
 
     def _succeeded(self, index: int) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from agents.chat import Answer, ChatModel, ChatRequest, Usage
 from agents.errors import BudgetSpentError, ModelError, RateLimitedError
+from agents.outage import asked_s
 
 WINDOW_S = 60.0
 
@@ -39,7 +40,8 @@ class Window:
         self._limits = limits
         self._passed: deque[_Passed] = deque()
         self._running = 0
-        self._closed_until_s = 0.0
+        self.closed_until_s = 0.0
+        """The provider wants no call before."""
 
     def wait_s(self, tokens: int, now_s: float) -> float | None:
         """How long a call must wait if nothing else passes before it; None: until one that runs has ended."""
@@ -48,7 +50,7 @@ class Window:
             return None
         while self._passed and self._passed[0].at_s <= now_s - WINDOW_S:
             self._passed.popleft()
-        free_at_s = max(self._closed_until_s, now_s)
+        free_at_s = max(self.closed_until_s, now_s)
         if limits.requests_per_min is not None and len(self._passed) >= limits.requests_per_min:
             free_at_s = max(free_at_s, self._passed[-limits.requests_per_min].at_s + WINDOW_S)
         if limits.tokens_per_min is not None:
@@ -76,7 +78,7 @@ class Window:
 
     def close(self, until_s: float) -> None:
         """The provider wants to be left alone."""
-        self._closed_until_s = max(self._closed_until_s, until_s)
+        self.closed_until_s = max(self.closed_until_s, until_s)
 
     def _tokens_free_at_s(self, tokens: int, limit: int, now_s: float) -> float:
         """When enough of the window's calls have left it. One that is larger than the limit passes alone."""
@@ -102,6 +104,8 @@ class RateLimitedModel:
         self._window = Window(limits)
         self._changed = threading.Condition()
         self._line: deque[object] = deque()
+        self._asked_s = 0.0
+        """What the provider said when it closed the window, for the message."""
 
     @property
     def name(self) -> str:
@@ -128,7 +132,8 @@ class RateLimitedModel:
             tokens = error.usage.tokens if error.usage is not None else 0
             if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
                 with self._changed:
-                    self._window.close(self._clock_s() + error.retry_after_s)
+                    self._window.close(self._clock_s() + asked_s(error))
+                    self._asked_s = error.retry_after_s
             raise
         finally:
             with self._changed:
@@ -146,12 +151,19 @@ class RateLimitedModel:
                 while (wait_s := self._turn_in_s(place, tokens)) is None or wait_s > 0:
                     left_s = deadline_s - self._clock_s()
                     if left_s <= 0 or (wait_s is not None and wait_s >= left_s):
-                        raise RateLimitedError(f"{self.name}: its own limits leave no room in time", wait_s)
+                        raise RateLimitedError(f"{self.name}: {self._obstacle(deadline_s)}", wait_s)
                     self._changed.wait(left_s if wait_s is None else wait_s)
                 return self._window.enter(tokens, self._clock_s())
             finally:
                 self._line.remove(place)
                 self._changed.notify_all()
+
+    def _obstacle(self, deadline_s: float) -> str:
+        """Why a call finds no room before its deadline."""
+        if self._window.closed_until_s < deadline_s:
+            return "the limits set for it leave no room in time"
+        left_s = max(self._window.closed_until_s - self._clock_s(), 0.0)
+        return f"the provider asked to wait {self._asked_s:.0f} s; it is asked again in {left_s:.0f} s"
 
     def _turn_in_s(self, place: object, tokens: int) -> float | None:
         """None: somebody else has to move first."""

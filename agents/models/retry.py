@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from agents.chat import Answer, ChatModel, ChatRequest, Usage
 from agents.errors import ModelError, ModelUnavailableError, RateLimitedError
+from agents.outage import asked_s
 
 ATTEMPTS = 3
 FIRST_PAUSE_S = 0.5
@@ -16,7 +17,8 @@ LONGEST_PAUSE_S = 60.0
 
 
 class RetryingModel:
-    """Pauses between attempts: a random part of a time that doubles, or what the provider asked for if that is longer.
+    """Pauses between attempts: a random part of a time that doubles, or what the provider asked for if that is longer
+    (but see `asked_s`).
 
     All attempts and pauses together stay within the request's `timeout_s`.
     """
@@ -63,5 +65,4 @@ class RetryingModel:
         if attempt == self._attempts or not isinstance(error, RateLimitedError | ModelUnavailableError):
             return None
         pause_s = min(FIRST_PAUSE_S * 2.0**attempt, LONGEST_PAUSE_S) * self._draw()
-        asked_s = error.retry_after_s if isinstance(error, RateLimitedError) else None
-        return max(pause_s, asked_s or 0.0)
+        return max(pause_s, asked_s(error))

@@ -9,6 +9,7 @@ from agents.chat import Answer, ChatModel, Finish, Usage
 from agents.errors import BudgetSpentError, ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
 from agents.models.fallback import FIRST_COOLDOWN_S, LONGEST_COOLDOWN_S, FallbackModel
 from agents.models.scripted import Line, ScriptedModel
+from agents.outage import LONGEST_ASKED_S
 from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract
 
 COST = Usage(10, 20, 0.5)
@@ -68,12 +69,22 @@ def test_each_cools_down_by_itself_and_longer_each_time() -> None:
 def test_while_the_first_cools_down_it_is_not_asked_and_afterwards_it_is() -> None:
     clock, first, second = Clock(), Switched("first"), Switched("second")
     model = fallback(clock, first, second)
-    first.line = RateLimitedError("slower", 100.0)
+    first.line = RateLimitedError("slower", 50.0)
     model.complete(REQUEST)
     first.line = "first"
-    clock.now_s = 99.0
+    clock.now_s = 49.0
     assert model.complete(REQUEST).text == "second"
-    clock.now_s = 100.0
+    clock.now_s = 50.0
+    assert model.complete(REQUEST).text == "first"
+
+
+def test_an_absurd_wish_is_respected_for_a_minute_only() -> None:
+    clock, first, second = Clock(), Switched("first"), Switched("second")
+    model = fallback(clock, first, second)
+    first.line = RateLimitedError("slower", 1e9)
+    model.complete(REQUEST)
+    first.line = "first"
+    clock.now_s = LONGEST_ASKED_S
     assert model.complete(REQUEST).text == "first"
 
 

@@ -12,6 +12,7 @@ from agents.chat import ChatRequest, Usage
 from agents.errors import BudgetSpentError, RateLimitedError
 from agents.models.rate_limit import WINDOW_S, Limits, RateLimitedModel, Window
 from agents.models.scripted import Line, ScriptedModel
+from agents.outage import LONGEST_ASKED_S
 from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract, Wallet
 
 COST = Usage(10, 20, 0.5)
@@ -108,7 +109,24 @@ def test_a_providers_wish_holds_for_all_and_is_told_at_once_where_there_is_no_ti
         with pytest.raises(RateLimitedError) as caught:
             model.complete(REQUEST)
     assert caught.value.usage is None
-    assert 900 < (caught.value.retry_after_s or 0) <= 1000
+    assert 50 < (caught.value.retry_after_s or 0) <= LONGEST_ASKED_S
+    assert "the provider asked to wait 1000 s; it is asked again in" in str(caught.value)
+
+
+def test_an_absurd_wish_does_not_end_a_models_search() -> None:
+    time_s = [1.0]
+    model = RateLimitedModel(ScriptedModel([RateLimitedError("slower", 1e9), "answer"]), Limits(), lambda: time_s[0])
+    with pytest.raises(RateLimitedError):
+        model.complete(REQUEST)
+    time_s[0] += LONGEST_ASKED_S
+    assert model.complete(REQUEST).text == "answer"
+
+
+def test_where_the_users_own_limits_leave_no_room_they_are_named() -> None:
+    model = RateLimitedModel(ScriptedModel(["first", "second"]), Limits(requests_per_min=1))
+    model.complete(REQUEST)
+    with pytest.raises(RateLimitedError, match="the limits set for it leave no room in time"):
+        model.complete(replace(REQUEST, timeout_s=5.0))
 
 
 def test_waiting_uses_up_the_requests_time() -> None:

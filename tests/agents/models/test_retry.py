@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from agents.chat import Usage
 from agents.errors import ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
 from agents.models.retry import ATTEMPTS, RetryingModel
 from agents.models.scripted import Line, ScriptedModel
+from agents.outage import LONGEST_ASKED_S
 from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract
 
 COST = Usage(10, 20, 0.5)
@@ -73,6 +75,12 @@ def test_a_provider_gets_the_pause_that_it_asked_for() -> None:
     time = Time()
     retrying([RateLimitedError("slower", 12.5), "answer"], time).complete(REQUEST)
     assert time.pauses_s == [12.5]
+
+
+def test_an_absurd_wish_gets_a_minute() -> None:
+    time, request = Time(), replace(REQUEST, timeout_s=600.0)
+    retrying([RateLimitedError("slower", 1e9), "answer"], time).complete(request)
+    assert time.pauses_s == [LONGEST_ASKED_S]
 
 
 def test_no_pause_leads_past_the_requests_time() -> None:
