@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import secrets
+import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from gristmill import durable_file, records, trust
-from gristmill.errors import CacheError, MalformedRecordError, RollbackError
+from gristmill.errors import CacheError, MalformedRecordError, RollbackError, TrustError
 
 R = TypeVar("R")
 
@@ -56,15 +59,36 @@ class Cache:
             CacheError: the folder can't be written, or is full.
         """
         try:
-            self.tuf.mkdir(parents=True, exist_ok=True)
-            with (self.folder / "lock").open("ab") as lock:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
+                self._clear_client()
                 yield
+            finally:
+                os.close(lock)
         except OSError as error:
+            named = f" ({error.filename})" if error.filename else ""
             raise CacheError(
-                f"cache {self.folder}: {error.strerror or error}; free some space, or name a folder that this user "
-                "can write"
+                f"cache {self.folder}: {error.strerror or error}{named}; free some space, or name a folder that this "
+                "user can write"
             ) from error
+
+    def _clear_client(self) -> None:
+        """Removes what is no file from where the TUF client keeps its own.
+
+        It would read through a link, wait for a pipe, and fail for ever on a folder. What is removed it fetches again.
+        """
+        history = self.tuf / "root_history"
+        for folder in (self.tuf, history):
+            if folder.is_symlink() or not folder.is_dir():
+                folder.unlink(missing_ok=True)
+                folder.mkdir()
+        for path in (*self.tuf.iterdir(), *history.iterdir()):
+            mode = path.lstat().st_mode
+            expected = stat.S_ISDIR if path == history else stat.S_ISREG
+            if not expected(mode) and not (path == self.tuf / "root.json" and stat.S_ISLNK(mode)):
+                _remove(path)
 
     def blob_path(self, sha256: str) -> Path:
         """Where content with this digest is, or would be."""
@@ -73,7 +97,7 @@ class Cache:
     def find(self, sha256: str) -> bytes | None:
         """The content with this digest; None if it is missing or damaged."""
         try:
-            content = self.blob_path(sha256).read_bytes()
+            content = durable_file.read(self.blob_path(sha256))
         except OSError:
             return None
         return content if records.sha256_hex(content) == sha256 else None
@@ -88,7 +112,7 @@ class Cache:
     def find_attestation(self, manifest_sha256: str, attestor: str) -> bytes | None:
         """An envelope as it was stored; to be verified by whoever takes it."""
         try:
-            return (self.folder / trust.attestation_key(manifest_sha256, attestor)).read_bytes()
+            return durable_file.read(self.folder / trust.attestation_key(manifest_sha256, attestor))
         except OSError:
             return None
 
@@ -142,11 +166,11 @@ class Cache:
         return {**before, **seen}
 
     def host_id(self) -> str:
-        """A random name for this host's reports, made once: it tells nothing about the machine."""
+        """A random name for this host's reports, made once, or anew after damage; says nothing of the machine."""
         path = self.folder / "host_id"
         try:
-            return trust.checked_digest(path.read_text())
-        except FileNotFoundError:
+            return trust.checked_digest(durable_file.read(path).decode())
+        except (OSError, UnicodeDecodeError, TrustError):
             made = secrets.token_hex(32)
             self._write(path, made.encode())
             return made
@@ -160,12 +184,21 @@ class Cache:
 
     def _write(self, path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         durable_file.write(path, content)
 
     def _load(self, kind: type[R], path: Path) -> R | None:
         try:
-            return records.parse(kind, path.read_bytes(), str(path))
+            return records.parse(kind, durable_file.read(path), str(path))
         except FileNotFoundError:
             return None
-        except MalformedRecordError as error:
+        except (MalformedRecordError, OSError) as error:
             raise CacheError(f"{error}; the file is damaged: delete it to start from the registry again") from None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -50,8 +50,7 @@ class DirectoryStore:
         with self._explained(key):
             self._check_address()
             try:
-                with path.open("rb") as file:
-                    content = file.read(max_bytes + 1)
+                content = durable_file.read(path, max_bytes + 1, follow=True)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise ObjectNotFoundError(f"{self.url}: no object {key}") from None
         if len(content) > max_bytes:

@@ -11,10 +11,12 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from gristmill import durable_file
 from gristmill import generation as generations
 from gristmill.domain import AxisRange
 from gristmill.errors import GristmillError, KillSwitchError, NativeKernelError
@@ -22,6 +24,7 @@ from gristmill.generation import Generation
 from gristmill.kernel_table import TableEntry
 from gristmill.kill_switch import KillSwitch, read_kill_switch
 from gristmill.native import NativeKernel
+from gristmill.records import sha256_hex
 from gristmill.route import LARGEST_EXTENT, DispatchSettings, EntryState, LoadedKernel, PackedPool, Route
 from gristmill.site import Site
 
@@ -256,6 +259,7 @@ class Dispatcher:
                 raise NativeKernelError(
                     f"generation {loaded.generation.number}: object {entry.object.sha256} is missing in the cache"
                 )
+            _check_unchanged(path, entry.object.sha256)
             kernel = loaded.kernels[entry.object.sha256] = LoadedKernel(
                 NativeKernel(path, entry.needs_setup), loaded.pool
             )
@@ -319,3 +323,17 @@ def _smoke_test(route: Route, extents: range) -> str:
             for weight in weights:
                 route.kernel.packed(weight, site)
     return f"smoke test of {problem}" if problem else ""
+
+
+def _check_unchanged(path: Path, sha256: str) -> None:
+    """Verified when it was pulled, an object may have been damaged since.
+
+    Raises:
+        NativeKernelError: it is gone, no file, or holds other bytes.
+    """
+    try:
+        found = sha256_hex(durable_file.read(path))
+    except OSError as error:
+        raise NativeKernelError(f"kernel {path}: {error.strerror}; restart the host to fetch it again") from None
+    if found != sha256:
+        raise NativeKernelError(f"kernel {path}: changed since it was verified; restart the host to fetch it again")

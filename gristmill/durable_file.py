@@ -1,8 +1,10 @@
-"""Files that appear whole and stay after a power cut: written aside, synced, renamed."""
+"""Files that appear whole and stay after a power cut: written aside, synced, renamed; and read as nothing but files."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -26,6 +28,25 @@ def write(path: Path, content: bytes, mode: int = 0o644) -> None:
         aside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def read(path: Path, max_bytes: int = -1, follow: bool = False) -> bytes:
+    """The content of a regular file, up to `max_bytes`.
+
+    Never waits for a pipe or reads a device; nor, unless told to `follow` it, a link, whose target may be anywhere.
+
+    Raises:
+        OSError: there is none, or something else is there.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(max_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -93,7 +93,7 @@ class Puller:
         try:
             found = self._store.get(TIMESTAMP_KEY, etag, MAX_TIMESTAMP_BYTES)
         except ObjectNotFoundError:
-            if self._etag is None and not self.cache.tuf.exists():
+            if self._etag is None and not self.cache.high_water():
                 return None
             raise
         if isinstance(found, NotModified):
