@@ -32,6 +32,7 @@ COMMANDS = (
     Command("continuous", "capture, compile and promote, again whenever the traffic drifts", "cli.continuous"),
     Command("serve", "serve a replayed trace and follow a channel", "cli.serve"),
     Command("registry", "show what a channel serves and served", "cli.registry"),
+    Command("keys", "make, replace, revoke or show the keys that sign the registry", "cli.keys"),
     Command("operators", "list the operators that can be compiled", "cli.operators"),
     Command("budget", "show what searches may spend, have spent and have in flight", "cli.budget"),
     Command("replay", "show how a candidate came about: prompts, answers, tool calls, costs, verdict", "cli.replay"),

@@ -19,3 +19,7 @@ class CandidateFileError(GristmillError):
 
 class MemoryArgumentsError(GristmillError):
     """Arguments of `./mill memory` that do not go together."""
+
+
+class KeysArgumentsError(GristmillError):
+    """Arguments of `./mill keys` that do not go together."""

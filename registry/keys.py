@@ -76,9 +76,10 @@ class Keyring:
             raise KeyFileError(f"keys folder {self.folder}: there is no {role} key; make it with: ./mill keys init")
         return tuple(self._signer(name, key) for name, key in self._named(role))
 
-    def signers_here(self, role: str) -> tuple[Signer, ...]:
-        """The signers of a role whose private half is in this folder; errors as `signers`."""
-        return tuple(self._signer(name, key) for name, key in self._named(role) if self.is_here(name))
+    def signers_here(self, role: str, without: Collection[str] = ()) -> tuple[Signer, ...]:
+        """The signers of a role, but for some names, whose private half is in this folder; errors as `signers`."""
+        named = self._named(role)
+        return tuple(self._signer(name, key) for name, key in named if self.is_here(name) and name not in without)
 
     def is_here(self, name: str) -> bool:
         """Whether the private half of a key can be reached from this folder."""

@@ -53,6 +53,24 @@ def choose(name: str) -> str:
     return chosen
 
 
+class Remembered:
+    """Asks for each secret once, and not again for one that was chosen just now."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def ask(self, name: str) -> str:
+        """As the function of that name."""
+        if name not in self._known:
+            self._known[name] = ask(name)
+        return self._known[name]
+
+    def choose(self, name: str) -> str:
+        """As the function of that name."""
+        self._known[name] = choose(name)
+        return self._known[name]
+
+
 _taken: list[str] = []
 """What the environment held, once it was read."""
 

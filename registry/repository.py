@@ -7,9 +7,10 @@ before it is unreachable, so a crash between any two writes shows nobody anythin
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -21,8 +22,8 @@ from tuf.api.metadata import DelegatedRole, Delegations, Metadata, MetaFile, Roo
 from tuf.api.metadata import Timestamp as TimestampRole
 
 from gristmill import durable_file, records, store, trust
-from gristmill.errors import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
-from gristmill.store import ObjectStore, StoredObject
+from gristmill.errors import GristmillError, ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
+from gristmill.store import NotModified, ObjectStore, StoredObject
 from gristmill.trust import AttestationPolicy, Channel, Index
 from registry.errors import ConflictError, KeyFileError, RegistryStateError
 from registry.keys import ROOT_THRESHOLD, Keyring
@@ -65,12 +66,24 @@ class Entry:
     sha256: str
 
 
+@dataclass(frozen=True)
+class Live:
+    """What hosts can reach from the timestamp of one moment."""
+
+    timestamp_etag: str
+    versions: dict[str, int]
+    """Role to the version of its metadata that is current, except root's and timestamp's."""
+    target_keys: frozenset[str]
+    """Where the store keeps the targets of all roles."""
+    states: dict[Channel, Entry]
+
+
 EditFunction = Callable[[Entry | None], Edit | None]
 """Says what to do with the current state; None: leave it. Called anew after each conflict, so it must be pure."""
 
 
 @dataclass
-class _State:
+class State:
     """All that a change starts from: one consistent, verified reading."""
 
     root: Root
@@ -117,11 +130,33 @@ class Repository:
         return self._entry(self._role(state, channel.name), channel)
 
     def history(self, channel: Channel) -> Iterator[Entry]:
-        """The channel's indexes, newest first."""
+        """The channel's indexes, newest first, down to the first or to where older ones were removed (`registry.garbage`)."""
         entry = self.current(channel)
         while entry is not None:
             yield entry
-            entry = self._stored_entry(entry.index.previous, channel) if entry.index.previous else None
+            entry = self._before(entry, channel)
+
+    def live(self) -> Live:
+        """What is current in all channels of all fleets, verified."""
+        state = self._read()
+        roles = {name.removesuffix(".json"): meta for name, meta in state.snapshot.signed.meta.items()}
+        versions = {"snapshot": state.snapshot.signed.version, **{name: meta.version for name, meta in roles.items()}}
+        found = {"targets": state.targets}
+        for name, meta in roles.items():
+            if name != "targets":
+                found[name] = self._verified_file(Targets, meta, state.targets.signed, name)
+        targets = {path: file.hashes["sha256"] for role in found.values() for path, file in role.signed.targets.items()}
+        channels = [channel for path in targets if (channel := channel_of(path)) is not None]
+        return Live(
+            state.timestamp_etag,
+            versions,
+            frozenset(trust.target_key(path, sha256) for path, sha256 in targets.items()),
+            {channel: self._stored_entry(targets[channel.index_path], channel) for channel in channels},
+        )
+
+    def is_current(self, timestamp_etag: str) -> bool:
+        """Whether nothing was published since that timestamp was read."""
+        return isinstance(self._store.get(TIMESTAMP_KEY, timestamp_etag, MAX_METADATA_BYTES), NotModified)
 
     def commit(self, channel: Channel, edit: EditFunction) -> Entry | None:
         """Applies an edit to whatever is current, and makes the result current.
@@ -133,7 +168,7 @@ class Repository:
             ConflictError: others were faster `MAX_ATTEMPTS` times.
         """
         floor = 0
-        written: set[str] = set()
+        written: dict[str, int] = {}
         for attempt in range(MAX_ATTEMPTS):
             state = self._read()
             role = self._role(state, channel.name)
@@ -146,8 +181,8 @@ class Repository:
             if change is None:
                 return current
             floor = max(role.signed.version, floor) + 1
-            entry = _entry(_next_index(channel, floor, current, change))
-            written.add(entry.sha256)
+            entry = entry_of(next_index(channel, floor, current, change))
+            written[entry.sha256] = floor
             try:
                 self._write_index(state, role, channel, entry)
                 return entry
@@ -165,7 +200,7 @@ class Repository:
             self._require_trusted(state, name)
             role.signed.version += 1
             self._put_bumping(role, name)
-            _refer(state.snapshot, role, name)
+            refer(state.snapshot, role, name)
         try:
             self._publish_snapshot(state)
         except PreconditionFailedError:
@@ -174,6 +209,13 @@ class Repository:
     def policy(self) -> AttestationPolicy:
         """Whose attestations hosts demand now."""
         return self._published_policy(self._read())
+
+    def trusted_keys(self) -> dict[str, tuple[str, ...]]:
+        """Role, or attestor, to the keys that count now: ids, or for attestors `trust.key_text`."""
+        state = self._read()
+        roles = {name: tuple(role.keyids) for name, role in state.root.roles.items()}
+        channels = {name: tuple(state.targets.signed.get_delegated_role(name).keyids) for name in CHANNELS}
+        return {**roles, **channels, **self._published_policy(state).keys}
 
     def _create(self) -> None:
         policy = records.canonical_json(self._policy())
@@ -184,7 +226,7 @@ class Repository:
         snapshot = Metadata(Snapshot())
         for name, role in [("targets", targets), *((name, Metadata(Targets())) for name in CHANNELS)]:
             self._put_bumping(role, name)
-            _refer(snapshot, role, name)
+            refer(snapshot, role, name)
         self._put_bumping(snapshot, "snapshot")
         timestamp = Metadata(TimestampRole(snapshot_meta=_meta(snapshot)))
         try:
@@ -224,16 +266,16 @@ class Repository:
         }
         return Delegations(keys, roles)
 
-    def _write_index(self, state: _State, role: Metadata[Targets], channel: Channel, entry: Entry) -> None:
+    def _write_index(self, state: State, role: Metadata[Targets], channel: Channel, entry: Entry) -> None:
         content = records.canonical_json(entry.index)
         self._store.put_new(trust.target_key(channel.index_path, entry.sha256), content)
         role.signed.targets[channel.index_path] = TargetFile.from_data(channel.index_path, content, ["sha256"])
         role.signed.version = entry.index.number
         self._store.put_new(_metadata_key(channel.name, entry.index.number), self._signed(role, channel.name))
-        _refer(state.snapshot, role, channel.name)
+        refer(state.snapshot, role, channel.name)
         self._publish_snapshot(state)
 
-    def _publish_snapshot(self, state: _State) -> None:
+    def _publish_snapshot(self, state: State) -> None:
         state.snapshot.signed.version = max(state.snapshot.signed.version, self._snapshot_floor) + 1
         self._put_bumping(state.snapshot, "snapshot")
         self._snapshot_floor = state.snapshot.signed.version
@@ -253,16 +295,19 @@ class Repository:
         raise ConflictError(f"{self._store.url}: no free version of {name} in {_VERSION_TRIES} tries; check the store")
 
     def _signed(self, metadata: Metadata[Any], name: str) -> bytes:
-        metadata.signed.expires = datetime.now(UTC).replace(microsecond=0) + LIFETIMES[name]
-        metadata.signatures.clear()
+        self._expire(metadata, name)
         for signer in self._keyring.signers(name):
             metadata.sign(signer, append=True)
         return metadata.to_bytes()
 
-    def _read(self) -> _State:
+    def _expire(self, metadata: Metadata[Any], name: str) -> None:
+        metadata.signed.expires = datetime.now(UTC).replace(microsecond=0) + LIFETIMES[name]
+        metadata.signatures.clear()
+
+    def _read(self) -> State:
         return self._read_under(read_chain(self._store, self._own_root())[-1])
 
-    def _read_under(self, root: Root) -> _State:
+    def _read_under(self, root: Root) -> State:
         """What is current, if the keys that this root names have signed it."""
         try:
             found = self._store.get(TIMESTAMP_KEY, max_bytes=MAX_METADATA_BYTES)
@@ -274,14 +319,14 @@ class Repository:
         timestamp = self._verified(TimestampRole, found.content, root, "timestamp")
         snapshot = self._verified_file(Snapshot, timestamp.signed.snapshot_meta, root, "snapshot")
         targets = self._verified_file(Targets, snapshot.signed.meta["targets.json"], root, "targets")
-        return _State(root, timestamp, found.etag, snapshot, targets)
+        return State(root, timestamp, found.etag, snapshot, targets)
 
-    def _role(self, state: _State, name: str) -> Metadata[Targets]:
+    def _role(self, state: State, name: str) -> Metadata[Targets]:
         if name not in CHANNELS:
             raise RegistryStateError(f"channel {name!r} is not known, expected one of {', '.join(CHANNELS)}")
         return self._verified_file(Targets, state.snapshot.signed.meta[f"{name}.json"], state.targets.signed, name)
 
-    def _require_trusted(self, state: _State, channel_name: str) -> None:
+    def _require_trusted(self, state: State, channel_name: str) -> None:
         """Whether hosts will believe what this key set signs: it may be from before a key was replaced."""
         for by, role in ((state.root, "timestamp"), (state.root, "snapshot"), (state.targets.signed, channel_name)):
             trusted = by.get_delegated_role(role).keyids
@@ -291,7 +336,7 @@ class Repository:
                     "now; bring the key that replaced it here"
                 )
 
-    def _published_policy(self, state: _State) -> AttestationPolicy:
+    def _published_policy(self, state: State) -> AttestationPolicy:
         target = state.targets.signed.targets[trust.POLICY_PATH]
         key = trust.target_key(trust.POLICY_PATH, target.hashes["sha256"])
         content = store.read(self._store, key, trust.MAX_INDEX_BYTES)
@@ -320,7 +365,7 @@ class Repository:
     def _not_ours(self, name: str, error: Exception) -> RegistryStateError:
         return RegistryStateError(
             f"{self._store.url}: metadata of {name} is not what our keys signed ({error}); use the keys of this "
-            "registry, or restore the store"
+            "registry, finish a key ceremony that was cut off, or restore the store"
         )
 
     def _entry(self, role: Metadata[Targets], channel: Channel) -> Entry | None:
@@ -333,17 +378,39 @@ class Repository:
             raise self._not_ours(f"index {sha256[:12]}", ValueError("other content"))
         return Entry(trust.parse_index(content, channel), sha256)
 
-    def _landed(self, current: Entry | None, written: set[str], channel: Channel) -> Entry | None:
+    def _landed(self, current: Entry | None, written: Mapping[str, int], channel: Channel) -> Entry | None:
         """The one of our writes that became current after all: its answer was lost, and others built upon it."""
-        while current is not None and written:
+        oldest = min(written.values(), default=math.inf)
+        while current is not None and current.index.number >= oldest:
             if current.sha256 in written:
                 return current
-            previous = current.index.previous
-            current = self._stored_entry(previous, channel) if previous else None
+            current = self._before(current, channel)
         return None
 
+    def _before(self, entry: Entry, channel: Channel) -> Entry | None:
+        """The state before; None if there is none, or none any more."""
+        if entry.index.previous is None:
+            return None
+        try:
+            return self._stored_entry(entry.index.previous, channel)
+        except ObjectNotFoundError:
+            return None
 
-def _next_index(channel: Channel, number: int, current: Entry | None, change: Edit) -> Index:
+
+def channel_of(index_path: str) -> Channel | None:
+    """Whose index has this TUF target path; None if it is another target."""
+    name, _, rest = index_path.partition("/")
+    fleet, _, rest = rest.partition("/")
+    model, _, file = rest.partition("/")
+    hardware = file.removeprefix("index.").removesuffix(".json")
+    try:
+        channel = Channel(name, fleet, model, hardware)
+    except GristmillError:
+        return None
+    return channel if name in CHANNELS and channel.index_path == index_path else None
+
+
+def next_index(channel: Channel, number: int, current: Entry | None, change: Edit) -> Index:
     return Index(
         channel=channel.name,
         fleet=channel.fleet,
@@ -358,7 +425,7 @@ def _next_index(channel: Channel, number: int, current: Entry | None, change: Ed
     )
 
 
-def _entry(index: Index) -> Entry:
+def entry_of(index: Index) -> Entry:
     return Entry(index, records.digest(index))
 
 
@@ -370,5 +437,5 @@ def _meta(metadata: Metadata[Any]) -> MetaFile:
     return MetaFile.from_data(metadata.signed.version, metadata.to_bytes(), ["sha256"])
 
 
-def _refer(snapshot: Metadata[Snapshot], role: Metadata[Targets], name: str) -> None:
+def refer(snapshot: Metadata[Snapshot], role: Metadata[Targets], name: str) -> None:
     snapshot.signed.meta[f"{name}.json"] = _meta(role)

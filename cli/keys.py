@@ -1,0 +1,157 @@
+"""`./mill keys init|rotate|revoke|show`: the registry's keys, made, replaced, and shown with where each belongs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.errors import KeysArgumentsError
+from cli.table import compact_table
+from tasks.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from registry.ceremony import Make, Replaced
+
+OPENS = "MILL_KEYS_PASSPHRASE_FILE or MILL_KEYS_PASSPHRASE, or asked for at the terminal"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        choices=("init", "rotate", "revoke", "show"),
+        help="init: make the missing keys and the registry; rotate: replace a good key; revoke: a stolen or lost one",
+    )
+    parser.add_argument("name", nargs="?", default="", help="a role, or one key of it, e.g. canary, root, root-2")
+    parser.add_argument(
+        "--unencrypted", action="store_true", help=f"no passphrase for new offline keys; by default {OPENS}"
+    )
+    parser.add_argument(
+        "--signer", metavar="URI", default="", help="use this signer of securesystemslib instead of a new file"
+    )
+    parser.add_argument("--public", metavar="FILE", type=Path, help="public half of the --signer, in PEM form")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    _check(arguments)
+    settings = from_environment()
+    if arguments.what == "show":
+        return _show(settings, arguments.json)
+    if arguments.what == "init":
+        return _init(settings, arguments)
+    return _replace(settings, arguments)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from registry import keys
+
+    what, known = arguments.what, [*keys.KEY_NAMES, *keys.KEY_NAMES["root"]]
+    if what == "show" and (arguments.name or arguments.signer):
+        raise KeysArgumentsError("keys show: shows all keys; give no name and no --signer")
+    if bool(arguments.signer) != bool(arguments.public):
+        raise KeysArgumentsError(f"keys {what}: --signer and --public belong together; give both or neither")
+    if arguments.signer and arguments.name not in keys.key_names():
+        raise KeysArgumentsError(f"keys {what}: --signer is for one key; name it: {', '.join(keys.key_names())}")
+    if what == "init" and arguments.name and not arguments.signer:
+        raise KeysArgumentsError("keys init: makes all keys that are missing; name one only with --signer")
+    if what in ("rotate", "revoke") and arguments.name not in known:
+        raise KeysArgumentsError(f"keys {what}: found {arguments.name!r}, expected one of {', '.join(known)}")
+
+
+def _init(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Makes keys and registry. Again, it adds what is missing and changes nothing else."""
+    from registry import keys, passphrase
+    from registry.doctor import require_conditional_puts
+    from registry.repository import Repository
+    from tasks import object_store
+
+    folder = settings.keys_dir
+    if arguments.signer:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (folder / f"{arguments.name}.pub").exists():
+            raise KeysArgumentsError(f"keys init: there is a {arguments.name} key already; use keys rotate")
+        keys.use_key(folder, arguments.name, arguments.signer, arguments.public)
+        print(f"{arguments.name} is signed by {arguments.signer.partition(':')[0]}; ./mill keys init makes the others")
+        return 0
+    secrets = passphrase.Remembered()
+    keyring = keys.create_keys(folder, None if arguments.unencrypted else secrets.choose, secrets.ask)
+    with object_store.opened(settings) as opened:
+        require_conditional_puts(opened.store)
+        Repository(opened.store, keyring).initialise()
+    if not arguments.json:
+        print(f"keys are in {folder}, readable by this user only; the registry is ready")
+        print(f"give every host {keyring.root_path}: all that it trusts starts there")
+        print("copy each private key (NAME.pem) to where it belongs, then delete it here:")
+    return _show(settings, arguments.json)
+
+
+def _replace(settings: Settings, arguments: argparse.Namespace) -> int:
+    from registry import ceremony, keys, passphrase
+    from registry.key_report import KEEP
+    from tasks import object_store
+
+    secrets = passphrase.Remembered()
+    keyring = keys.load_keys(settings.keys_dir, secrets.ask)
+    step: Callable[..., Replaced] = ceremony.rotate if arguments.what == "rotate" else ceremony.revoke
+    names = keys.KEY_NAMES.get(arguments.name, (arguments.name,))
+    with object_store.opened(settings) as opened:
+        replaced = step(opened.store, keyring, names, _maker(keyring.folder, arguments, secrets.choose))
+    if arguments.json:
+        print(json.dumps(vars(replaced), indent=2))
+        return 0
+    for name, key_id in replaced.new.items():
+        former = replaced.former.get(name, "")
+        print(f"{name}: {key_id[:12]} counts now" + (f" instead of {former[:12]}" if former else ""))
+        print(f"  keep the new key {KEEP[keys.role_of(name)]}; destroy every copy of the old one")
+    for path, tables in replaced.dropped.items():
+        print(f"{path}: serves {', '.join(tables)} no longer; promote and approve anew what is still good")
+    if arguments.what == "rotate" and arguments.name in ("judge", "approver"):
+        print(f"what the old {arguments.name} key has signed goes on counting; ./mill keys revoke ends that")
+    print(f"hosts follow at their next poll (root {replaced.root_version}); nothing has to be installed on them")
+    return 0
+
+
+def _maker(folder: Path, arguments: argparse.Namespace, choose: Callable[[str], str]) -> Make:
+    from registry import keys
+
+    def make(name: str, stem: str) -> None:
+        if arguments.signer:
+            keys.use_key(folder, stem, arguments.signer, arguments.public)
+            return
+        closed = name in keys.OFFLINE and not arguments.unencrypted
+        keys.make_key(folder, stem, choose(f"passphrase of key {stem}") if closed else "")
+
+    return make
+
+
+def _show(settings: Settings, as_json: bool) -> int:
+    from gristmill.errors import ObjectNotFoundError
+    from registry.key_report import facts
+    from registry.keys import load_keys
+    from registry.repository import TIMESTAMP_KEY, Repository
+    from tasks import object_store
+
+    keyring = load_keys(settings.keys_dir)
+    trusted = None
+    if keyring.root_path.exists():
+        with object_store.opened(settings) as opened:
+            try:
+                opened.store.get(TIMESTAMP_KEY)
+                trusted = Repository(opened.store, keyring).trusted_keys()
+            except ObjectNotFoundError:
+                trusted = None
+    found = facts(keyring, trusted)
+    if as_json:
+        print(json.dumps([vars(fact) for fact in found], indent=2))
+        return 0
+    said = {None: "no registry yet", True: "yes", False: "NO"}
+    rows = [[fact.name, fact.key_id[:12], fact.kind, fact.private, said[fact.trusted], fact.keep] for fact in found]
+    print(compact_table(rows, ["key", "id", "kind", "private half", "trusted", "keep it"]))
+    if not keyring.public["approver"]:
+        print("there is no approver key: ./mill keys init makes it")
+    elif trusted is not None and "approver" not in trusted:
+        print("stable does not ask for the approver yet: ./mill approve stable, then ./mill keys rotate approver")
+    return 0

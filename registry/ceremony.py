@@ -1,0 +1,296 @@
+"""Replacing keys: a new one is made, the metadata that names it is signed and published, hosts follow by themselves.
+
+Until the registry names a new key it lies beside the old one as `NAME.next`. A ceremony that dies anywhere is finished
+by starting it again: nothing is made twice, and hosts keep what they have until all of it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import fcntl
+import random
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from securesystemslib.signer import Key
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Root, TargetFile, Targets
+
+from gristmill import durable_file, records, trust
+from gristmill.errors import ObjectExistsError, PreconditionFailedError
+from gristmill.store import ObjectStore
+from gristmill.trust import AttestationPolicy, Channel
+from registry import keys
+from registry.attestation import unattested
+from registry.errors import CeremonyError, ConflictError, RegistryStateError
+from registry.keys import NEXT, Keyring
+from registry.repository import CHANNELS, MAX_ATTEMPTS, Edit, Repository, State, entry_of, next_index, refer
+from registry.root_chain import check_succession, read_chain, root_key
+
+TOP_ROLES = ("root", "targets", "snapshot", "timestamp")
+_LONGEST_PAUSE_S = 0.5
+
+Make = Callable[[str, str], None]
+"""Makes, or takes from elsewhere, the new key with this name in the files with this stem."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What a ceremony did."""
+
+    new: dict[str, str]
+    """Key name to the id of the key that counts now."""
+    former: dict[str, str]
+    """Key name to the id of the one before; empty for a key whose files alone remained to be put in place."""
+    root_version: int
+    dropped: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Channel to the tables that it serves no longer, because they were attested by a revoked key alone."""
+
+
+def rotate(object_store: ObjectStore, keyring: Keyring, names: Collection[str], make: Make) -> Replaced:
+    """Puts new keys in the place of good ones. What old attestors have signed goes on counting.
+
+    Raises:
+        KeyFileError, PassphraseError: a key that has to sign is not here, or can't be opened.
+        CeremonyError: too few root keys are here; another ceremony is not finished; or hosts of stable would be left
+            without tables that the approver has not signed yet.
+        ConflictError: others were faster, many times.
+    """
+    return _replace(object_store, keyring, names, make, distrust=False)
+
+
+def revoke(object_store: ObjectStore, keyring: Keyring, names: Collection[str], make: Make) -> Replaced:
+    """Puts new keys in the place of stolen or lost ones, whose signatures are worth nothing from then on.
+
+    The private halves of the revoked keys are not used. Tables that only a revoked attestor vouched for leave their
+    channels in the same step; errors as `rotate`.
+    """
+    return _replace(object_store, keyring, names, make, distrust=True)
+
+
+def _replace(
+    object_store: ObjectStore, keyring: Keyring, names: Collection[str], make: Make, distrust: bool
+) -> Replaced:
+    folder = keyring.folder
+    if not keyring.root_path.exists():
+        raise CeremonyError(f"keys folder {folder}: no registry was made with these keys yet; run: ./mill keys init")
+    with _one_at_a_time(folder):
+        in_place = _settle(folder)
+        before = keys.load_keys(folder, keyring.secrets)
+        waiting = [name for name in _waiting(folder) if name not in names]
+        if waiting:
+            raise CeremonyError(
+                f"keys folder {folder}: replacing {waiting[0]} was not finished; run that command again first"
+            )
+        todo = tuple(name for name in names if name not in in_place)
+        for name in todo:
+            if not (folder / f"{name}{NEXT}.pub").exists():
+                make(name, name + NEXT)
+        ceremony = _Ceremony(object_store, before, _after(before, todo), todo, distrust)
+        replaced = ceremony.publish()
+        for name in todo:
+            _put_in_place(folder, name)
+    return replace(replaced, new={**_ids(keys.load_keys(folder), in_place), **replaced.new})
+
+
+class _Ceremony(Repository):
+    """Signs with the keys as they will be; the keys as they were sign the step between."""
+
+    def __init__(
+        self, object_store: ObjectStore, before: Keyring, after: Keyring, names: Collection[str], distrust: bool
+    ) -> None:
+        super().__init__(object_store, after)
+        self._before = before
+        self._names = names
+        self._distrust = distrust
+
+    def publish(self) -> Replaced:
+        """Makes the new keys count, by one new root where it names them, and one swap of the timestamp."""
+        chain = self._lengthened(read_chain(self._store, self._own_root()))
+        for _ in range(MAX_ATTEMPTS):
+            state = self._current(chain)
+            try:
+                dropped = self._sign_anew(state)
+            except PreconditionFailedError:
+                time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
+                continue
+            former = _ids(self._before, [n for n in self._names if self._before.public[keys.role_of(n)]])
+            return Replaced(_ids(self._keyring, self._names), former, chain[-1].version, dropped)
+        raise ConflictError(f"{self._store.url}: others published {MAX_ATTEMPTS} times meanwhile; try again later")
+
+    def _lengthened(self, chain: tuple[Root, ...]) -> tuple[Root, ...]:
+        """The chain, with a root at its end that names the new keys."""
+        root = copy.deepcopy(chain[-1])
+        for name in self._names:
+            if keys.role_of(name) in TOP_ROLES:
+                self._exchange(root, name)
+        if root == chain[-1]:
+            return chain
+        root.version += 1
+        signed = Metadata(root)
+        without = self._names if self._distrust else ()
+        self._expire(signed, "root")
+        signers = [*self._before.signers_here("root", without), *self._keyring.signers_here("root")]
+        for signer in {signer.public_key.keyid: signer for signer in signers}.values():
+            signed.sign(signer, append=True)
+        try:
+            check_succession(chain[-1], signed)
+        except RepositoryError as error:
+            raise CeremonyError(
+                f"keys folder {self._keyring.folder}: too few root keys are here ({error}); bring the private files "
+                f"of {keys.ROOT_THRESHOLD} root keys that are not revoked here, for as long as this takes"
+            ) from error
+        try:
+            self._store.put_new(root_key(root.version), signed.to_bytes())
+        except ObjectExistsError:
+            raise ConflictError(f"{self._store.url}: another ceremony was faster; run the same command again") from None
+        return (*chain, root)
+
+    def _current(self, chain: tuple[Root, ...]) -> State:
+        """What is current, signed as the newest root says or, until this ceremony is done, an older one."""
+        for root in reversed(chain[1:]):
+            with contextlib.suppress(RegistryStateError):
+                return replace(self._read_under(root), root=chain[-1])
+        return replace(self._read_under(chain[0]), root=chain[-1])
+
+    def _sign_anew(self, state: State) -> dict[str, tuple[str, ...]]:
+        """Publishes what is current under the new keys; returns what had to go."""
+        roles = {name: self._role(state, name) for name in CHANNELS}
+        was = copy.deepcopy(state.targets.signed)
+        for name in self._names:
+            if name in CHANNELS:
+                self._exchange(state.targets.signed, name)
+        dropped = self._demand(state, roles) if set(self._names) & set(trust.ATTESTORS) else {}
+        if state.targets.signed != was or "targets" in self._names:
+            state.targets.signed.version += 1
+            self._put_bumping(state.targets, "targets")
+            refer(state.snapshot, state.targets, "targets")
+        changed = {path.split("/")[0] for path in dropped}
+        for name in sorted(changed | set(self._names) & set(CHANNELS)):
+            roles[name].signed.version += 1
+            self._put_bumping(roles[name], name)
+            refer(state.snapshot, roles[name], name)
+        self._publish_snapshot(state)
+        return dropped
+
+    def _exchange(self, by: Root | Targets, name: str) -> None:
+        role = keys.role_of(name)
+        at = keys.KEY_NAMES[role].index(name)
+        old, new = self._before.public[role][at], self._keyring.public[role][at]
+        trusted = by.get_delegated_role(role).keyids
+        if new.keyid in trusted:
+            return
+        if old.keyid not in trusted:
+            raise CeremonyError(
+                f"keys folder {self._keyring.folder}: its {name} key is not the one that {self._store.url} trusts now; "
+                "bring the key that replaced it here"
+            )
+        by.revoke_key(old.keyid, role)
+        by.add_key(new, role)
+
+    def _demand(self, state: State, roles: dict[str, Metadata[Targets]]) -> dict[str, tuple[str, ...]]:
+        """Writes the policy that names the new attestors, and takes from the channels what it leaves unattested."""
+        policy = self._policy_after(self._published_policy(state))
+        content = records.canonical_json(policy)
+        self._store.put_new(trust.target_key(trust.POLICY_PATH, records.sha256_hex(content)), content)
+        state.targets.signed.targets[trust.POLICY_PATH] = TargetFile.from_data(trust.POLICY_PATH, content, ["sha256"])
+        dropped: dict[str, tuple[str, ...]] = {}
+        for role in roles.values():
+            for path in sorted(role.signed.targets):
+                gone = self._drop(role, path, policy)
+                if gone:
+                    dropped[path] = gone
+        return dropped
+
+    def _policy_after(self, published: AttestationPolicy) -> AttestationPolicy:
+        trusted, required = dict(published.keys), dict(published.required)
+        for name in set(self._names) & set(trust.ATTESTORS):
+            new, former = self._keyring.public[name], self._before.public[name]
+            still = () if self._distrust else (*published.keys.get(name, ()), *map(trust.key_text, former))
+            trusted[name] = tuple(dict.fromkeys([*map(trust.key_text, new), *still]))
+        if trust.APPROVER in trusted:
+            required["stable"] = trust.ATTESTORS
+        return replace(published, keys=trusted, required=required)
+
+    def _drop(self, role: Metadata[Targets], path: str, policy: AttestationPolicy) -> tuple[str, ...]:
+        channel = _channel_of(path)
+        current = self._entry(role, channel)
+        assert current is not None, "the path is one of the role's"
+        gone = unattested(self._store, policy, channel.name, current.index.tables)
+        if not gone:
+            return ()
+        if not self._distrust:
+            name, attestors = next(iter(gone.items()))
+            raise CeremonyError(
+                f"{channel}: {name} has no attestation by {attestors[0]}, and hosts would refuse it from now on; run "
+                f"first: ./mill approve {channel.name}"
+            )
+        tables = {name: digest for name, digest in current.index.tables.items() if name not in gone}
+        edit = Edit(tables, f"revoked: keys of {', '.join(sorted(self._names))}")
+        entry = entry_of(next_index(channel, role.signed.version + 1, current, edit))
+        content = records.canonical_json(entry.index)
+        self._store.put_new(trust.target_key(path, entry.sha256), content)
+        role.signed.targets[path] = TargetFile.from_data(path, content, ["sha256"])
+        return tuple(gone)
+
+
+def _channel_of(path: str) -> Channel:
+    name, fleet, model, file = path.split("/")
+    return Channel(name, fleet, model, file.removeprefix("index.").removesuffix(".json"))
+
+
+def _after(before: Keyring, names: Collection[str]) -> Keyring:
+    """The key set once the new keys are in place."""
+    public: dict[str, tuple[Key, ...]] = {}
+    for role, role_names in keys.KEY_NAMES.items():
+        kept = dict(zip(role_names, before.public[role], strict=False))
+        new = {n: keys.load_public(before.folder / f"{n}{NEXT}.pub") for n in role_names if n in names}
+        public[role] = tuple({**kept, **new}[n] for n in role_names if n in kept or n in new)
+    return Keyring(before.folder, public, before.secrets, {name: name + NEXT for name in names})
+
+
+def _ids(keyring: Keyring, names: Collection[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        role = keys.role_of(name)
+        found[name] = keyring.public[role][keys.KEY_NAMES[role].index(name)].keyid
+    return found
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    with (folder / "ceremony.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _waiting(folder: Path) -> list[str]:
+    return [name for name in keys.key_names() if (folder / f"{name}{NEXT}.pub").exists()]
+
+
+def _settle(folder: Path) -> list[str]:
+    """Clears up after a crash: forgets keys that were half made, and returns those it has put in place."""
+    settled: list[str] = []
+    for name in keys.key_names():
+        private = [folder / f"{name}{NEXT}.{kind}" for kind in ("pem", "uri")]
+        if not (folder / f"{name}{NEXT}.pub").exists():
+            for path in private:
+                path.unlink(missing_ok=True)
+        elif not any(path.exists() for path in private):
+            _put_in_place(folder, name)
+            settled.append(name)
+    return settled
+
+
+def _put_in_place(folder: Path, name: str) -> None:
+    """Replaces the files of a key: its private half first, so that `_settle` knows a step that was cut off."""
+    for kind, other in (("pem", "uri"), ("uri", "pem")):
+        new = folder / f"{name}{NEXT}.{kind}"
+        if new.exists():
+            (folder / f"{name}.{other}").unlink(missing_ok=True)
+            new.replace(folder / f"{name}.{kind}")
+    (folder / f"{name}{NEXT}.pub").replace(folder / f"{name}.pub")
+    durable_file.sync_folder(folder)
