@@ -44,10 +44,16 @@ class BudgetCaps:
 
     search: Caps = field(default=Caps(usd=5.0))
     day: Caps = field(default=Caps(usd=20.0))
+    money_asked: tuple[str, ...] = field(default=(), compare=False)
+    """Scopes whose cap on money somebody asked for, rather than being the default."""
 
     def with_values(self, scope: str, values: Mapping[str, float | None]) -> BudgetCaps:
         """These caps with some of one scope (`search` or `day`) replaced."""
-        return replace(self, **{scope: replace(getattr(self, scope), **values)})
+        asked = self.money_asked
+        if "usd" in values:
+            kept = tuple(one for one in asked if one != scope)
+            asked = kept if values["usd"] is None else (*kept, scope)
+        return replace(self, **{scope: replace(getattr(self, scope), **values)}, money_asked=asked)
 
 
 def cap(resource: str, value: object, where: str) -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from agents.caps import BudgetCaps
 from agents.chat import ChatModel
+from agents.errors import ModelSettingsError
 from agents.models import configuration, key_relay
 from agents.models.configuration import ModelSettings
 from agents.redaction import Redactor
@@ -32,7 +33,7 @@ class SearchOptions:
 
     strategy: str = catalogue.NAMES[0]
     models: tuple[str, ...] = ()
-    """Names of those to use; all that are configured if empty. One that is not configured is used as it is."""
+    """Names of those to use; all that are configured if empty."""
     agents: int = DEFAULT_AGENTS
     """That ask models; 0 is none."""
 
@@ -53,21 +54,22 @@ def search_operators(
 
     Raises:
         SearchBusyError: another process searches for the same traffic with the same seed.
+        ModelSettingsError: a model is not configured, or has no price where somebody asked for a cap on money.
     """
-    options = options or SearchOptions()
+    options, caps = options or SearchOptions(), caps or budgeting.caps(settings)
     tags = {"fleet": profile.fleet, "model": profile.model, "hardware": profile.hardware, "seed": str(seed)}
     search_id = compilation.search_id_of(profile, seed)
     search = settings.searches_dir / search_id
     redactor = Redactor.of_this_host()
     with (
         search_lock.held(search),
-        _models(options) as models,
+        _models(options, caps) as models,
         budgeting.open_ledger(settings) as ledger,
         search_memory.opened(settings) as memory,
         bench.search_bench(settings) as judges,
         SearchLog(settings.home, search_id, tags=tags, tracking_uri=settings.tracking_uri, redactor=redactor) as log,
     ):
-        budget = ledger.budget(search_id, caps or budgeting.caps(settings))
+        budget = ledger.budget(search_id, caps)
         record = ProposalRecord(record_path(search))
         recruits = Recruits(models, options.agents, budget, log.episodes, redactor.text, record)
         result = compilation.run_searches(
@@ -89,21 +91,30 @@ def search_operators(
 
 
 @contextlib.contextmanager
-def _models(options: SearchOptions) -> Iterator[tuple[ChatModel, ...]]:
+def _models(options: SearchOptions, caps: BudgetCaps) -> Iterator[tuple[ChatModel, ...]]:
     """The models of a search. Their keys are taken out of the environment also where none is used."""
     environ: MutableMapping[str, str] = os.environ
     key_relay.accept(environ)
     chosen = chosen_models(configuration.from_environment(environ), options.models) if options.agents else ()
-    with configuration.opened(chosen, LOGGER.warning, environ) as models:
+    capped = bool(caps.money_asked)
+    with configuration.opened(chosen, LOGGER.warning, environ, money_capped=capped) as models:
         yield models
 
 
 def chosen_models(configured: Sequence[ModelSettings], names: Sequence[str]) -> tuple[ModelSettings, ...]:
     """The settings of these models, in their order; of all that are configured, where none is named.
 
-    A model that was named falls back on no other: who asks for one wants to see what it can do.
+    A model that was named falls back on no other: who asks for one wants to see what it can do. Where nothing is
+    configured, a model is used as it is named.
+
+    Raises:
+        ModelSettingsError: there are configured models, and this is none of them.
     """
     if not names:
         return tuple(configured)
-    by_name = {one.model: one for one in configured}
+    by_name = {name: ModelSettings(name) for one in configured for name in one.fallbacks}
+    by_name |= {one.model: one for one in configured}
+    unknown = next((name for name in names if by_name and name not in by_name), None)
+    if unknown is not None:
+        raise ModelSettingsError(f"model {unknown!r} is not configured; expected one of {', '.join(by_name)}")
     return tuple(replace(by_name.get(name, ModelSettings(name)), fallbacks=()) for name in dict.fromkeys(names))

@@ -96,13 +96,17 @@ def opened(
     settings: Sequence[ModelSettings],
     tell: Callable[[str], None],
     environ: MutableMapping[str, str] = os.environ,
+    *,
+    money_capped: bool = False,
 ) -> Iterator[tuple[ChatModel, ...]]:
     """The models, for as long as the context lasts; `tell` gets what a user should know of them.
+
+    `money_capped`: somebody asked for a cap on money, which says nothing of a model without a price.
 
     Provider keys leave `environ` before anything else happens, also where no model is configured.
 
     Raises:
-        ModelSettingsError: `MILL_AGENTS_VENV` names no environment.
+        ModelSettingsError: `MILL_AGENTS_VENV` names no environment, or money has a cap and a model no price.
         RequestRefusedError: the provider process does not start.
     """
     keys = taken_from(environ)
@@ -110,24 +114,35 @@ def opened(
         yield ()
         return
     with ProviderClient(agents_python(environ), keys) as client:
-        yield composed(settings, client, tell)
+        yield composed(settings, client, tell, money_capped=money_capped)
 
 
 def composed(
-    settings: Sequence[ModelSettings], client: ProviderClient, tell: Callable[[str], None]
+    settings: Sequence[ModelSettings],
+    client: ProviderClient,
+    tell: Callable[[str], None],
+    *,
+    money_capped: bool = False,
 ) -> tuple[ChatModel, ...]:
     """Each model within its limits, then its fallbacks within theirs, and all of them again where that may help."""
     by_name = {one.model: one for one in settings}
     for fallback in dict.fromkeys(name for one in settings for name in one.fallbacks):
         by_name.setdefault(fallback, ModelSettings(fallback))
-    limited = {name: _limited(one, client, tell) for name, one in by_name.items()}
+    limited = {name: _limited(one, client, tell, money_capped=money_capped) for name, one in by_name.items()}
     return tuple(
         RetryingModel(FallbackModel([limited[name] for name in (one.model, *one.fallbacks)])) for one in settings
     )
 
 
-def _limited(one: ModelSettings, client: ProviderClient, tell: Callable[[str], None]) -> ChatModel:
+def _limited(
+    one: ModelSettings, client: ProviderClient, tell: Callable[[str], None], *, money_capped: bool
+) -> ChatModel:
     model = ProviderModel(client, one.route, one.max_output_tokens, one.temperature)
+    if not model.price_known and money_capped:
+        raise ModelSettingsError(
+            f"no price is known for {one.model}, so a cap on money cannot hold it; state usd_per_million_input_tokens "
+            f"and usd_per_million_output_tokens (0 if it is free) in its table of {FILE_VARIABLE}, or lift the cap"
+        )
     if not model.price_known:
         tell(f"no price is known for {one.model}: its calls count as free; set its two prices in {FILE_VARIABLE}")
     return RateLimitedModel(model, one.limits)

@@ -40,6 +40,13 @@ def test_money_has_caps_unless_somebody_says_none() -> None:
     assert BudgetCaps().with_values("search", {"usd": None}) == BudgetCaps(search=Caps())
 
 
+def test_caps_tell_whether_somebody_asked_for_one_on_money() -> None:
+    asked = BudgetCaps().with_values("search", {"usd": 5.0})
+    assert not BudgetCaps().with_values("day", {"tokens": 5}).money_asked, "the default is nobody's wish"
+    assert asked.money_asked and asked.with_values("day", {"usd": None}).money_asked
+    assert not asked.with_values("search", {"usd": None}).money_asked
+
+
 def test_nothing_is_left_below_0() -> None:
     left = Caps(usd=1.0, tokens=5).left(Amount(usd=2.0, tokens=3, device_s=9.0))
     assert left == Caps(usd=0.0, tokens=2)

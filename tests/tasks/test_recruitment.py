@@ -12,7 +12,7 @@ import pytest
 
 from agents.brief import Brief
 from agents.chat import Answer, ChatRequest, Role, ToolCall
-from agents.errors import ModelUnavailableError, PatternError
+from agents.errors import ModelSettingsError, ModelUnavailableError, PatternError
 from agents.memory import CandidateEntry, NoMemory, Recollection, Remembered
 from agents.models.configuration import ModelSettings
 from agents.models.scripted import Line, ScriptedModel
@@ -188,7 +188,15 @@ def test_a_search_ends_although_a_model_does_not_answer(tmp_path: Path, monkeypa
 def test_models_are_chosen_by_name_and_then_stand_alone() -> None:
     configured = (ModelSettings("openai/a", 50, fallbacks=("openai/b",)), ModelSettings("openai/b"))
     assert chosen_models(configured, ()) == configured
-    assert chosen_models(configured, ("openai/a", "openai/c", "openai/a")) == (
+    assert chosen_models(configured, ("openai/a", "openai/b", "openai/a")) == (
         ModelSettings("openai/a", 50),
-        ModelSettings("openai/c"),
+        ModelSettings("openai/b"),
     )
+    fallback = (ModelSettings("openai/a", fallbacks=("openai/c",)),)
+    assert chosen_models(fallback, ("openai/c",)) == (ModelSettings("openai/c"),), "named among the fallbacks"
+    assert chosen_models((), ("openai/c",)) == (ModelSettings("openai/c"),), "nothing is configured"
+
+
+def test_a_mistyped_model_is_refused_with_the_configured_ones() -> None:
+    with pytest.raises(ModelSettingsError, match=r"'openai/aa' is not configured; expected one of openai/a, openai/b"):
+        chosen_models((ModelSettings("openai/a"), ModelSettings("openai/b")), ("openai/aa",))

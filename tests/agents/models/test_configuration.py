@@ -171,6 +171,13 @@ class TestComposed:
         assert usage.usd == pytest.approx(usage.input_tokens * 10e-6 + usage.output_tokens * 100e-6)
         assert 0 < usage.usd <= models[1].most(REQUEST).usd
 
+    def test_where_money_is_capped_a_model_needs_a_price(self, client: ProviderClient, told: list[str]) -> None:
+        with pytest.raises(ModelSettingsError, match=r"openai/a\b.*usd_per_million_input_tokens"):
+            composed((ModelSettings("openai/a"),), client, told.append, money_capped=True)
+        free = ModelSettings("openai/a", usd_per_million_input_tokens=0.0, usd_per_million_output_tokens=0.0)
+        assert composed((free,), client, told.append, money_capped=True)
+        assert not told
+
     def test_a_models_own_limit_and_temperature_are_sent(self, client: ProviderClient, told: list[str]) -> None:
         with OpenAIServer(Behaviour("a")) as server:
             one = ModelSettings("openai/a", max_output_tokens=77, temperature=0.25, api_base=server.url)
