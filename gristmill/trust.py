@@ -8,6 +8,7 @@ channels can't introduce code that no judge has seen.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -35,6 +36,7 @@ MAX_MANIFEST_BYTES = 8 << 20
 MAX_ATTESTATION_BYTES = 1 << 20
 MAX_BLOB_BYTES = 256 << 20
 _SHA256_DIGITS = 64
+_ATTESTOR = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,13 @@ def blob_key(sha256: str) -> str:
 
 
 def attestation_key(manifest_sha256: str, attestor: str) -> str:
-    """Where the store keeps an attestor's envelope for a manifest."""
+    """Where the store keeps an attestor's envelope for a manifest.
+
+    Raises:
+        TrustError: the digest or the attestor's name could be taken for a path.
+    """
+    if not _ATTESTOR.fullmatch(attestor):
+        raise TrustError(f"attestor {attestor[:80]!r}: expected a name of lower-case letters, digits and hyphens")
     return f"attestations/sha256/{checked_digest(manifest_sha256)}.{attestor}.dsse"
 
 

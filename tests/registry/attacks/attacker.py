@@ -6,12 +6,14 @@ Whatever the attacker has no key for is signed with one of his own, so that only
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner, Signer
 from tuf.api.metadata import Metadata, MetaFile, Root, TargetFile, Targets
 
@@ -199,3 +201,10 @@ def replace_keys(root: Root, role: str, *signers: Signer, threshold: int = 1) ->
     for signer in signers:
         root.add_key(signer.public_key, role)
     root.roles[role].threshold = threshold
+
+
+def attest(payload: bytes, signer: Signer, payload_type: str = trust.PAYLOAD_TYPE) -> bytes:
+    """A DSSE envelope."""
+    envelope = Envelope(payload, payload_type, {})
+    envelope.sign(signer)
+    return json.dumps(envelope.to_dict()).encode()

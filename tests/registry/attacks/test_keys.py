@@ -13,7 +13,7 @@ from gristmill import pull, records, trust
 from gristmill.errors import RollbackError, TrustError
 from gristmill.pull import Puller
 from gristmill.trust import AttestationPolicy
-from tests.registry.attacks.attacker import Attacker, Victim, codes, replace_keys, signed_by, stranger
+from tests.registry.attacks.attacker import Attacker, Victim, attest, codes, replace_keys, signed_by, stranger
 from tests.registry.world import CANARY, STABLE, make_artifact
 
 Steal = Callable[..., Attacker]
@@ -430,11 +430,3 @@ class TestStolenPipelineKeys:
         thief.signed("canary").targets.clear()
         thief.publish("canary")
         victim.refuses(RollbackError, str(CANARY), "gone")
-
-
-def attest(payload: bytes, signer: Signer, payload_type: str = trust.PAYLOAD_TYPE) -> bytes:
-    from securesystemslib.dsse import Envelope
-
-    envelope = Envelope(payload, payload_type, {})
-    envelope.sign(signer)
-    return json.dumps(envelope.to_dict()).encode()
