@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from kernels.profile import TrafficProfile
     from kernels.roofline import Peaks
 
+NO_SEQUENCE = (
+    "the profile holds no sequence of operators: let the fleet serve with sampling on (./mill serve, until it has served "
+    "a few steps and 10 s have passed, or has ended), then ./mill capture and ask again"
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search to split")
@@ -67,7 +72,7 @@ def _fusions(profile: TrafficProfile, peaks: Peaks, *, as_json: bool) -> str:
     if as_json:
         return json.dumps([records.encode(proposal) for proposal in proposals], indent=2)
     if not profile.edges:
-        return "the profile holds no sequence of operators: let the fleet serve with sampling on, then capture again"
+        return NO_SEQUENCE
     if not proposals:
         return "nothing to fuse: no neighbours in this traffic compose and are limited by memory"
     table = [

@@ -124,10 +124,13 @@ class Sampler:
         return cell
 
     def boundary(self) -> None:
-        """To be called by the engine's thread between steps: ends the trace of one, begins that of another."""
+        """To be called by the engine's thread between steps: ends the trace of one, begins that of another.
+
+        An engine without work passes boundaries as well. They are no steps: a trace stays open until it has a call.
+        """
         tracer = self.tracer
         if tracer is not None:
-            if tracer.thread != threading.get_ident():
+            if tracer.thread != threading.get_ident() or tracer.empty:
                 return
             self.tracer = None
             with self._lock:

@@ -81,6 +81,11 @@ class Tracer:
         self._calls = 0
         self._links: Counter[Link] = Counter()
 
+    @property
+    def empty(self) -> bool:
+        """No call was noted yet."""
+        return not self._calls
+
     def note(self, site: Site, inputs: Sequence[Tensor], result: Any) -> None:
         """One call: its inputs in the contract's order, and its outputs, alone or in a tuple."""
         if self._calls == MAX_CALLS or threading.get_ident() != self.thread:

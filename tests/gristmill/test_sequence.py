@@ -137,6 +137,15 @@ def test_one_step_in_so_many_is_traced() -> None:
         assert engine.edges() == []
 
 
+def test_idle_boundaries_use_up_no_trace() -> None:
+    """Or an engine with less than a period of steps between two rests would never be traced."""
+    engine = Engine(Sampler(trace_period=1000))
+    for _ in range(3):
+        engine.sampler.boundary()
+    engine.call("softmax", torch.rand(2, 4))
+    assert ends(engine.edges()) == [("", "softmax", 0, 0, 1)]
+
+
 def test_without_boundaries_nothing_is_traced() -> None:
     engine = Engine(Sampler(trace_period=1))
     engine.call("softmax", torch.rand(2, 4))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from gristmill.errors import GristmillError
@@ -81,6 +82,19 @@ def process(tmp_path: Path) -> Iterator[Process]:
     made = Process("--store", f"file://{tmp_path}/store", "--cache-dir", str(tmp_path / "cache"))
     yield made
     made.end()
+
+
+def test_few_steps_of_an_engine_that_rested_leave_a_sequence(process: Process, tmp_path: Path) -> None:
+    process.answer("ready")
+    for _ in range(3):
+        process.send(command="status", id="s")
+        process.answer("result", "s")
+    process.send(command="replay", id="r", requests=REQUESTS, concurrency=3)
+    assert process.answer("result", "r")["result"]["finished"] == 6
+    process.send(command="flush", id="f")
+    (key,) = [key for key in process.answer("result", "f")["result"]["keys"] if "/sequences/" in key]
+    edges = pyarrow.parquet.read_table(tmp_path / "store" / key).to_pylist()
+    assert ("rms_norm", "skinny_linear") in {(edge["producer"], edge["consumer"]) for edge in edges}
 
 
 def test_round_trip(process: Process, tmp_path: Path) -> None:
