@@ -23,6 +23,10 @@ from harness.verification import TIMED_WRONG, Verification
 from kernels.verdict import Status
 
 WARM_CALLS = 16
+WARM_BATCHES = 12
+"""Of so many calls, at most, before a new process counts as warm."""
+SETTLED = 0.9
+"""Of what the batch before took, from which on another would not be much faster."""
 DECOY_SHARE = 8
 """One set in so many of a batch is named, poisoned, and not called."""
 VERIFIED_SETS = 16
@@ -118,8 +122,16 @@ class Pairs:
         self._renew(warm)
         self._keep_sample(self._examine(self._run(warm)))
         if not self._opponent_ns:
+            self._warm_opponent()
+
+    def _warm_opponent(self) -> None:
+        """Calls until they get no faster: pairs with a side that still is would show a gain that is none."""
+        before_ns = math.inf
+        for _ in range(WARM_BATCHES):
             self._run_opponent(self._pick(WARM_CALLS))
-            self._run_opponent(self._pick(WARM_CALLS))
+            if self._opponent_ns > SETTLED * before_ns:
+                return
+            before_ns = self._opponent_ns
 
     def measure(self, candidate_first: bool) -> Pair:
         """One pair: new values, a batch for one side and then for the other, and a look at what the candidate wrote.
