@@ -35,12 +35,14 @@ def approve(object_store: ObjectStore, keyring: Keyring, channel: Channel, table
 
     Raises:
         ApprovalError: the channel serves no such table.
+        KeyFileError: the approver's key is not here, or was replaced.
     """
     tables = _served(object_store, keyring, channel)
     if table and table not in tables:
         known = ", ".join(sorted(tables)) or "no tables"
         raise ApprovalError(f"{channel}: it does not serve {table!r}; it serves {known}")
     chosen = {table: tables[table]} if table else tables
+    attestation.require_counting(keyring, Repository(object_store, keyring).policy(), trust.APPROVER)
     for name, digest in chosen.items():
         sign(object_store, keyring, name, digest, PERSON)
     return [Approval(name, digest, True, "a person approved it") for name, digest in sorted(chosen.items())]
@@ -55,6 +57,7 @@ def approve_by_policy(
     demanded = repository.policy()
     if trust.APPROVER not in demanded.required[target_name]:
         return []
+    attestation.require_counting(keyring, demanded, trust.APPROVER)
     current = _served(object_store, keyring, target)
     approvals: list[Approval] = []
     for name, digest in sorted(_served(object_store, keyring, source).items()):

@@ -9,8 +9,22 @@ from gristmill import trust
 from gristmill.errors import ObjectExistsError, ObjectNotFoundError, TrustError
 from gristmill.store import ObjectStore, StoredObject
 from gristmill.trust import AttestationPolicy
-from registry.errors import ApprovalError
+from registry.errors import ApprovalError, KeyFileError
 from registry.keys import Keyring
+
+
+def require_counting(keyring: Keyring, policy: AttestationPolicy, attestor: str) -> None:
+    """Refuses to sign with an attestor's key that was replaced; where the policy knows no such attestor, any will do.
+
+    Raises:
+        KeyFileError: hosts would not believe what it signs.
+    """
+    texts = {trust.key_text(public) for public in keyring.public[attestor]}
+    if attestor in policy.keys and not texts & set(policy.keys[attestor]):
+        raise KeyFileError(
+            f"keys folder {keyring.folder}: its {attestor} key is not one that the registry's policy names now; bring "
+            "the key that replaced it here"
+        )
 
 
 def attest(object_store: ObjectStore, keyring: Keyring, attestor: str, manifest_sha256: str, statement: bytes) -> None:

@@ -103,7 +103,7 @@ class _Ceremony(Repository):
         self, object_store: ObjectStore, before: Keyring, after: Keyring, names: Collection[str], distrust: bool
     ) -> None:
         super().__init__(object_store, after)
-        self._before = before
+        self._former = before
         self._names = names
         self._distrust = distrust
 
@@ -117,7 +117,7 @@ class _Ceremony(Repository):
             except PreconditionFailedError:
                 time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
                 continue
-            former = _ids(self._before, [n for n in self._names if self._before.public[keys.role_of(n)]])
+            former = _ids(self._former, [n for n in self._names if self._former.public[keys.role_of(n)]])
             return Replaced(_ids(self._keyring, self._names), former, chain[-1].version, dropped)
         raise ConflictError(f"{self._store.url}: others published {MAX_ATTEMPTS} times meanwhile; try again later")
 
@@ -133,7 +133,7 @@ class _Ceremony(Repository):
         signed = Metadata(root)
         without = self._names if self._distrust else ()
         self._expire(signed, "root")
-        signers = [*self._before.signers_here("root", without), *self._keyring.signers_here("root")]
+        signers = [*self._former.signers_here("root", without), *self._keyring.signers_here("root")]
         for signer in {signer.public_key.keyid: signer for signer in signers}.values():
             signed.sign(signer, append=True)
         try:
@@ -179,7 +179,7 @@ class _Ceremony(Repository):
     def _exchange(self, by: Root | Targets, name: str) -> None:
         role = keys.role_of(name)
         at = keys.KEY_NAMES[role].index(name)
-        old, new = self._before.public[role][at], self._keyring.public[role][at]
+        old, new = self._former.public[role][at], self._keyring.public[role][at]
         trusted = by.get_delegated_role(role).keyids
         if new.keyid in trusted:
             return
@@ -208,7 +208,7 @@ class _Ceremony(Repository):
     def _policy_after(self, published: AttestationPolicy) -> AttestationPolicy:
         trusted, required = dict(published.keys), dict(published.required)
         for name in set(self._names) & set(trust.ATTESTORS):
-            new, former = self._keyring.public[name], self._before.public[name]
+            new, former = self._keyring.public[name], self._former.public[name]
             still = () if self._distrust else (*published.keys.get(name, ()), *map(trust.key_text, former))
             trusted[name] = tuple(dict.fromkeys([*map(trust.key_text, new), *still]))
         if trust.APPROVER in trusted:

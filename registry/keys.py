@@ -201,7 +201,7 @@ def load_public(path: Path) -> Key:
         content = path.read_text().strip()
         return trust.public_key(content) if content.startswith("{") else _from_pem(content)
     except FileNotFoundError:
-        raise KeyFileError(f"key file {path} is missing; restore it, or create a new key set elsewhere") from None
+        raise KeyFileError(f"key file {path} is missing; restore it, or make a new key set: ./mill keys init") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise KeyFileError(f"key file {path}: {error}; expected a public key in PEM form") from error
 

@@ -1,7 +1,8 @@
 """Publication: kernel tables become what a channel's hosts run.
 
 Order of writes: files, manifests, attestations, index, metadata, timestamp. Nothing refers to what has not been
-written yet, and hosts see nothing before the last one.
+written yet, and hosts see nothing before the last one. Then it is seen to that all of it still is there: a collection
+(`registry.garbage`) may have removed an old object that nothing referred to until that moment.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gristmill import records, store, trust
-from gristmill.errors import TrustError
+from gristmill.errors import ObjectNotFoundError, TrustError
 from gristmill.kernel_table import Artifact
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
@@ -68,19 +69,23 @@ def publish(
     doctor.require_conditional_puts(object_store)
     repository = Repository(object_store, keyring)
     repository.initialise()
-    for content in files.values():
-        object_store.put_new(trust.blob_key(records.sha256_hex(content)), content)
+    policy = repository.policy()
+    attestation.require_counting(keyring, policy, trust.JUDGE)
+    contents = {trust.blob_key(records.sha256_hex(content)): content for content in files.values()}
+    tags = {key: object_store.put_new(key, content) for key, content in contents.items()}
     for artifact in artifacts:
         _put_manifest(object_store, keyring, artifact)
-    policy = repository.policy()
     declined: dict[str, str] = {}
 
     def allowed(artifact: Artifact, digest: str, current: Artifact | None) -> Decision:
         decision = decide(artifact, current)
-        if not decision.promote or not attestation.unattested(object_store, policy, channel.name, {"": digest}):
+        if not decision.promote or trust.APPROVER not in policy.required[channel.name]:
+            return decision
+        if attestation.is_attested(object_store, policy, trust.APPROVER, digest):
             return decision
         approval = approve(artifact, current) if approve else Decision(False, "nobody has approved it")
         if approval.promote:
+            attestation.require_counting(keyring, policy, trust.APPROVER)
             statement = trust.approval(digest, artifact.table.name, approval.reason)
             attestation.attest(object_store, keyring, trust.APPROVER, digest, statement)
             return decision
@@ -102,7 +107,14 @@ def publish(
                 declined[name] = decision.reason
         return Edit({**tables, **taken}, reason) if taken else None
 
-    return published(channel, repository.commit(channel, edit), declined)
+    entry = repository.commit(channel, edit)
+    for key, tag in tags.items():
+        if not _is_there(object_store, key, tag):
+            object_store.put_new(key, contents[key])
+    for artifact, digest in zip(artifacts, manifests, strict=True):
+        if not all(_is_there(object_store, key) for key in _manifest_keys(digest)):
+            _put_manifest(object_store, keyring, artifact)
+    return published(channel, entry, declined)
 
 
 def move(object_store: ObjectStore, keyring: Keyring, source: Channel, target_name: str = "stable") -> Published:
@@ -164,6 +176,18 @@ def _checked(channel: Channel, artifacts: Sequence[Artifact], files: Mapping[str
                     f"{artifact.table.name}: no content of {file.size_bytes} bytes was given for {file.path}"
                 )
     return [records.digest(artifact) for artifact in artifacts]
+
+
+def _manifest_keys(sha256: str) -> tuple[str, str]:
+    return trust.blob_key(sha256), trust.attestation_key(sha256, trust.JUDGE)
+
+
+def _is_there(object_store: ObjectStore, key: str, tag: str | None = None) -> bool:
+    try:
+        object_store.get(key, tag)
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def _put_manifest(object_store: ObjectStore, keyring: Keyring, artifact: Artifact) -> None:

@@ -96,6 +96,19 @@ class TestRevoked:
         with pytest.raises(KeyFileError, match="trusts now"):
             thief.renew()
 
+    @pytest.mark.parametrize("attestor", ["judge", "approver"])
+    def test_attestors_are_told_before_they_sign_in_vain(self, world: World, attestor: str, tmp_path: Path) -> None:
+        shutil.copytree(world.keyring.folder, tmp_path / "copy")
+        revoke(world.store, world.keyring, [attestor], plainly(world))
+        stale = load_keys(tmp_path / "copy")
+        artifact, files = make_artifact("softmax", b"code 2")
+        before = dict.fromkeys(world.store.list("attestations/"))
+        with pytest.raises(KeyFileError, match=f"{attestor} key is not one"):
+            if attestor == "approver":
+                approve(world.store, stale, CANARY)
+            publish(world.store, stale, CANARY, [artifact], files, take)
+        assert dict.fromkeys(world.store.list("attestations/")) == before
+
     def test_a_stolen_timestamp_key_is_refused_by_hosts(self, world: World) -> None:
         puller = world.puller()
         puller.poll()

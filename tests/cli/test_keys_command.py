@@ -1,0 +1,102 @@
+"""`./mill keys` and `./mill approve`: a ceremony by hand, and bad input in one line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.__main__ import main
+from gristmill.directory_store import DirectoryStore
+from gristmill.trust import Channel
+from registry import passphrase
+from registry.keys import load_keys
+from registry.publication import publish
+from tasks.settings import from_environment
+from tests.registry.world import make_artifact, take
+
+SECRET = "correct horse battery"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "store").mkdir()
+    monkeypatch.setenv("MILL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MILL_STORE", f"file://{tmp_path / 'store'}")
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    (tmp_path / "secret").write_text(SECRET)
+    monkeypatch.setenv("MILL_KEYS_PASSPHRASE_FILE", str(tmp_path / "secret"))
+    monkeypatch.setattr(passphrase, "_taken", [])
+    return tmp_path / "home"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
+    return {fact["name"]: fact for fact in json.loads(said(capsys, "keys", "show", "--json"))}
+
+
+def test_a_ceremony_by_hand(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = said(capsys, "keys", "init")
+    assert str(home / "keys" / "root.json") in made and SECRET not in made
+    first = shown(capsys)
+    assert all(fact["trusted"] for fact in first.values())
+    assert first["root-1"]["private"] == "here, encrypted" and first["canary"]["private"] == "here"
+    assert said(capsys, "keys", "init", "--json") == json.dumps(list(first.values()), indent=2) + "\n"
+
+    rotated = said(capsys, "keys", "rotate", "root-1")
+    assert first["root-1"]["key_id"][:12] in rotated and "root 2" in rotated  # type: ignore[index]
+    revoked = json.loads(said(capsys, "keys", "revoke", "judge", "--json"))
+    second = shown(capsys)
+    assert revoked["new"] == {"judge": second["judge"]["key_id"]}
+    assert {name for name in first if first[name]["key_id"] != second[name]["key_id"]} == {"root-1", "judge"}
+    assert all(fact["trusted"] for fact in second.values())
+
+
+def test_a_person_approves_and_releases(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "keys", "init")
+    settings = from_environment()
+    made, files = make_artifact("rms_norm", b"code")
+    artifact = replace(made, table=replace(made.table, hardware=settings.hardware))
+    channel = Channel("canary", settings.fleet, settings.model, settings.hardware)
+    store = DirectoryStore(home.parent / "store")
+    publish(store, load_keys(home / "keys"), channel, [artifact], files, take)
+    assert main(["promote", "--release"]) == 2
+    assert "./mill approve rms_norm.float32" in capsys.readouterr().err, "its key is closed: no policy approves"
+    assert "promote --release" in said(capsys, "approve", "rms_norm.float32")
+    answer = json.loads(said(capsys, "approve", "canary", "--release", "--json"))
+    assert [one["table"] for one in answer["approved"]] == ["rms_norm.float32"] and answer["stable"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["rotate"], "expected one of root, targets"),
+        (["revoke", "nobody"], "expected one of root, targets"),
+        (["rotate", "canary"], "./mill keys init"),
+        (["init", "canary"], "only with --signer"),
+        (["show", "canary"], "give no name"),
+        (["rotate", "canary", "--signer", "awskms:x"], "--public belong together"),
+        (["rotate", "root", "--signer", "awskms:x", "--public", "x"], "is for one key"),
+        (["init", "canary", "--signer", "nokms:x", "--public", "x"], "expected one of awskms:"),
+        (["show"], "is missing"),
+    ],
+)
+def test_bad_input_is_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    assert main(["keys", *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and expected in lines[0]
+
+
+def test_too_short_a_passphrase_makes_no_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home.parent / "secret").write_text("short")
+    assert main(["keys", "init"]) == 2
+    assert "expected 12 or more" in capsys.readouterr().err
+    assert not list((home / "keys").glob("*.pem"))
