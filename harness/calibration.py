@@ -134,7 +134,7 @@ def judge_equals(judge: Judging, workload: Workload, least_gain: float) -> Verdi
     verdict = judge_repeatedly(judge, candidate, [workload], least_gain, edges=False, baseline=candidate)
     if not verdict.timings:
         raise CalibrationError(
-            f"{workload.operator} {workload.label}: a probe, which is right, was found {verdict.status.value} "
+            f"{workload.label}: a probe, which is right, was found {verdict.status.value} "
             f"({verdict.reason}); ./mill doctor says what this host lacks"
         )
     return verdict
@@ -148,7 +148,7 @@ def workload_noise(timings: Sequence[WorkloadTiming], least_gain: float) -> Work
     pair_s = statistics.median(noise.pair_s for noise in noises)
     workload = timings[0].workload
     return WorkloadNoise(
-        label=f"{workload.operator} {workload.label}",
+        label=workload.label,
         call_ns=statistics.median(timing.candidate_ns for timing in timings),
         trials=len(timings),
         variation=variation,

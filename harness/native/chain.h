@@ -1,4 +1,5 @@
-/* Which buffer set is called next, and with what: a chain that nobody can run ahead on.
+/* Which buffer set is called next, and with what: a chain that nobody can run ahead on where calls are linked, and where
+ * they are not, only by computing part of each call twice.
  *
  * The judge names a pool of sets and how many of them are to be called. The order, and which of the pool are called at
  * all, follow from a seed and from what the calls before wrote. Where calls are linked, so do the values: each activation

@@ -2,7 +2,7 @@
 // family: timing
 // operator: rms_norm
 // status: slower
-// axes: tokens=12 hidden=4096
+// axes: tokens=8 hidden=4096
 
 #include "gristmill_kernel.h"
 
