@@ -1,8 +1,8 @@
 """What a judge keeps ready of each workload: buffers full of inputs, base draws, references. Candidates come and go.
 
-No call sees a row that an earlier call of the same candidate has seen: in every row of every input some values are new,
-or all, between linked calls in the runner (`native/chain.h`), before each batch here. Weights that a kernel packs in its
-declared setup phase stay as they are while it is timed, as in serving, and are those of no other set.
+No call sees a row that an earlier call of the same candidate has seen: in every row of every input some values, or all,
+are new, between linked calls in the runner (`native/chain.h`), before each batch here. Weights that a kernel packs in
+its declared setup phase stay as they are while it is timed, as in serving, and are those of no other set.
 """
 
 from __future__ import annotations
