@@ -56,14 +56,18 @@ def run(arguments: argparse.Namespace) -> int:
         return _report_bugs(result)
     rows = search_rows(result)
     if not rows:
-        print("nothing was searched: every operator already runs at the roofline")
+        print(f"nothing was searched: {result.nothing}")
         return 0
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
     for search in result.operators:
-        if search.ended:
+        if search.nothing:
+            print(f"{search.operator} {search.dtype} judged nothing: {search.nothing}")
+        elif search.ended:
             print(f"{search.operator} {search.dtype} ended early: {search.ended}")
         if search.waiting:
-            print(f"{search.operator} {search.dtype}: {search.waiting} agents were waiting for their provider at the end")
+            print(
+                f"{search.operator} {search.dtype}: {search.waiting} agents were waiting for their provider at the end"
+            )
         for gone in search.departures:
             print(f"{search.operator} {search.dtype}: {gone.agent} left: {gone.reason}")
     print(f"search {result.search_id}; ./mill replay {result.search_id} lists its candidates")

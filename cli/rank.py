@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kernels.roofline import Peaks
 
 NO_SEQUENCE = (
-    "the profile holds no sequence of operators: let the fleet serve with sampling on (./mill serve, until it has served "
-    "a few steps and 10 s have passed, or has ended), then ./mill capture and ask again"
+    "the profile holds no sequence of operators: let the fleet serve with sampling on (./mill serve, until it has "
+    "served a few steps and 10 s have passed, or has ended), then ./mill capture and ask again"
 )
 
 

@@ -28,6 +28,7 @@ from tasks.settings import Settings
 
 MINIMUM_S = 6.0
 """A search shorter than this finishes no round; operators that would get less are left out."""
+AT_ROOFLINE = "every operator already runs at the roofline"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class OperatorSearch:
     """Agents that left before the search ended."""
     waiting: int = 0
     """Agents that waited for their provider when the search ended."""
+    nothing: str = ""
+    """Why it judged nothing; empty if it judged something."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class SearchResult:
     operators: tuple[OperatorSearch, ...]
     parent_run: str
     """MLflow run id of the search; empty while MLflow was not reached."""
+    nothing: str = ""
+    """Why no operator was searched at all; empty if one was."""
 
 
 class Progress(Protocol):
@@ -161,7 +166,8 @@ def run_searches(
                 break
             # What one did not need the next may use.
             spare_s = max(0.0, result.budget_s - result.spent_s) if result.ended else 0.0
-    return SearchResult(search_id, records.digest(profile), ranked, tuple(searched), parent_run())
+    nothing = "" if searched else AT_ROOFLINE
+    return SearchResult(search_id, records.digest(profile), ranked, tuple(searched), parent_run(), nothing)
 
 
 def _search(
@@ -203,6 +209,7 @@ def _search(
         course.unjudged,
         tuple(course.departures),
         course.waiting,
+        "" if best_ratios else course.why_nothing(budget_s),
     )
 
 

@@ -27,6 +27,25 @@ class Course:
     waiting: int = 0
     """Agents that waited for their provider when the session ended."""
 
+    def why_nothing(self, budget_s: float) -> str:
+        """Why a session of so many seconds judged nothing, in one line."""
+        return f"{self._what_stopped_it(budget_s)}{self._who_left()}"
+
+    def _what_stopped_it(self, budget_s: float) -> str:
+        if self.ended:
+            return self.ended
+        over = f"its {budget_s:.3g} s were over before"
+        if self.unjudged:
+            return f"{over} the first of {self.unjudged} proposals had a verdict; give it more seconds (--budget-s)"
+        if self.waiting:
+            return f"{over} a model had answered; {self.waiting} agents were waiting for their provider"
+        return f"{over} an agent had proposed a candidate; give it more seconds (--budget-s)"
+
+    def _who_left(self) -> str:
+        if not self.departures:
+            return ""
+        return f" ({len(self.departures)} agents left, the last one because of: {self.departures[-1].reason})"
+
     def share(self, seconds: float) -> float:
         """Of the elapsed time."""
         return seconds / self.elapsed_s if self.elapsed_s else 0.0

@@ -197,7 +197,7 @@ def test_a_spent_budget_ends_the_search_with_what_was_found(search, tmp_path: Pa
         (account,) = ledger.searches()
     assert len(bench.judged) == 1, "after it, no second of device time is left to set aside"
     assert [one.trials for one in result.operators] == [1]
-    assert "device seconds" in result.operators[0].ended
+    assert "device seconds" in result.operators[0].ended and not result.operators[0].nothing
     assert account.calls_in_flight == 0 and 0 < account.spent.device_s < 1 and account.spent.wall_s > 0
 
 
@@ -207,3 +207,4 @@ def test_a_budget_that_was_spent_before_ends_a_search_at_once(search, tmp_path: 
         result, bench, log = search(budget=budget)
     assert bench.judged == log.recorded == []
     assert [one.trials for one in result.operators] == [0]
+    assert "device seconds" in result.operators[0].nothing, "the result says why nothing was judged"
