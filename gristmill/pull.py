@@ -278,15 +278,15 @@ class Puller:
         return newer.signed if sound else None
 
     def _newest_policy(self, proof: _Proof) -> AttestationPolicy:
-        """The one in the newest targets metadata that the TUF client kept; the proof's own if that is damaged."""
+        """The one in the newest targets metadata that the TUF client kept; the proof's own if that one is no policy."""
         try:
             metadata = Metadata[Targets].from_file(str(self.cache.tuf / "targets.json"))
             self._trusted_root().verify_delegate("targets", metadata.signed_bytes, metadata.signatures)
             newer = metadata.signed.targets[trust.POLICY_PATH].hashes["sha256"]
             content = self.cache.find(newer)
-        except (tuf_errors.RepositoryError, StorageError, ValueError, KeyError):
+            return proof.policy if content is None else _parse_policy(content)
+        except (tuf_errors.RepositoryError, StorageError, ValueError, KeyError, TrustError):
             return proof.policy
-        return proof.policy if content is None else _parse_policy(content)
 
     def _listed(self, signed: Targets, path: str, sha256: str) -> bytes:
         content = self._cached(sha256, path)
@@ -386,9 +386,13 @@ class _StoreFetcher(FetcherInterface):
 
 def _parse_policy(content: bytes) -> AttestationPolicy:
     try:
-        return records.parse(AttestationPolicy, content, "attestation policy")
+        policy = records.parse(AttestationPolicy, content, "attestation policy")
     except MalformedRecordError as error:
         raise TrustError(str(error)) from None
+    keys = ["".join(key.split()) for listed in policy.keys.values() for key in listed]
+    if len(set(keys)) < len(keys):
+        raise TrustError("attestation policy: it lists one key twice, so that one thief could speak for two attestors")
+    return policy
 
 
 def _role_with_one_key_twice(signed: Root | Targets) -> str | None:

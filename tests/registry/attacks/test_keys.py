@@ -366,6 +366,33 @@ class TestStolenPipelineKeys:
         thief.promote({"rms_norm.float32": digest})
         victim.refuses(TrustError, digest[:12], "not signed by a key that the policy names")
 
+    @pytest.mark.parametrize("approval", ["none", "the judge's", "signed by the judge", "of something else"])
+    def test_new_code_on_stable_with_the_judge_stolen_too(self, victim: Victim, steal: Steal, approval: str) -> None:
+        """Whoever holds all that is online, the judge's machine included, still lacks the approver's word."""
+        thief = steal(*self.ALL, "judge")
+        artifact, files = make_artifact("rms_norm", b"evil")
+        digest = records.digest(artifact)
+        for content in (*files.values(), records.canonical_json(artifact)):
+            thief.put(trust.blob_key(records.sha256_hex(content)), content)
+        judged = attest(trust.statement(digest, artifact), thief.keys["judge"][0])
+        thief.put(trust.attestation_key(digest, "judge"), judged)
+        forged = {
+            "the judge's": judged,
+            "signed by the judge": attest(trust.statement(digest, artifact), thief.keys["judge"][0]),
+            "of something else": attest(b"{}", stranger("evil")),
+        }
+        if approval in forged:
+            thief.put(trust.attestation_key(digest, "approver"), forged[approval])
+        thief.promote({"rms_norm.float32": digest}, STABLE)
+        says = "by approver" if approval in forged else "never attested by approver"
+        victim.refuses(TrustError, digest[:12], says, puller=victim.fresh(STABLE))
+
+    def test_one_key_for_two_attestors(self, victim: Victim, steal: Steal) -> None:
+        thief = steal(*self.ALL, "targets")
+        (key,) = _policy(thief).keys["judge"]
+        _set_policy(thief, keys={"judge": (key,), "approver": (key,)})
+        victim.refuses(TrustError, "attestation policy", "one key twice")
+
     def test_a_policy_of_his_own(self, victim: Victim, steal: Steal) -> None:
         thief = steal(*self.ALL)
         _set_policy(thief, keys={"judge": (_public(stranger("evil")),)})
