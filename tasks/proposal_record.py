@@ -12,8 +12,12 @@ from pathlib import Path
 
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
+from tasks import record_lines
 from tasks.journal import Journal, task_key
 from tasks.record_lines import RecordLines
+
+FILE_NAME = "proposals.jsonl"
+"""In a search's folder."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,8 @@ class ProposalRecord:
             if self._latest.get(proposal.task) != proposal:
                 self._lines.append(proposal)
                 self._latest[proposal.task] = proposal
+
+
+def read(path: Path) -> list[Proposal]:
+    """The lines of a record, also while a search appends to it; nothing is changed. See `record_lines.read`."""
+    return record_lines.read(path, Proposal)

@@ -33,7 +33,7 @@ from tasks.agent_thread import PATIENCE
 from tasks.journal import Journal
 from tasks.judging_queue import JudgingQueue
 from tasks.live_workshop import LiveWorkshop
-from tasks.proposal_record import ProposalRecord
+from tasks.proposal_record import FILE_NAME, ProposalRecord
 from tasks.search_session import Bench, SearchSession, TrialLog
 from tasks.swarm import Swarm
 
@@ -114,7 +114,7 @@ def session_for(
 
 def record_path(search: Path) -> Path:
     """Of what models proposed, in a search's folder."""
-    return search / "proposals.jsonl"
+    return search / FILE_NAME
 
 
 def _fast_agents(brief: Brief, seed: int, recalled: Recollection) -> list[Agent]:

@@ -18,7 +18,7 @@ from agents.episode import Episode
 from gristmill import records
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
-from tasks import journal, mlflow_runs, mlflow_store, mlflow_traces
+from tasks import journal, mlflow_runs, mlflow_store, mlflow_traces, proposal_record
 from tasks.errors import ReplayError
 from tasks.mlflow_sink import spool_folder
 from tasks.mlflow_spool import Spool
@@ -128,7 +128,15 @@ def replay(settings: Settings, text: str) -> tuple[Replay | SearchReplay, str]:
             f"characters at least), nor an episode or a search that is known{' here; ' + away if away else ''}; "
             "./mill ui shows all runs"
         )
+    local.look_over(_search_of(found))
     return found, away
+
+
+def _search_of(found: Replay | SearchReplay) -> str:
+    """Empty for an episode without a candidate."""
+    if isinstance(found, SearchReplay):
+        return found.search
+    return found.candidate.search if found.candidate else ""
 
 
 def _replay(history: History, text: str) -> Replay | SearchReplay | None:
@@ -195,6 +203,14 @@ class LocalHistory:
             entries = journal.read(self._searches_dir / search / "verdicts.jsonl")
             self._read[search] = [_judged(search, entry.candidate, entry.verdict) for entry in entries]
         return self._read.get(search, [])
+
+    def look_over(self, search: str) -> None:
+        """Warns of damaged lines in what this host keeps of a search: the answer may be MLflow's, which has them all,
+        while a resume of that search would judge them again.
+        """
+        if search in self._searches():
+            self.judged(search)
+            proposal_record.read(self._searches_dir / search / proposal_record.FILE_NAME)
 
     def episodes(self, candidate: Judged) -> list[Episode]:
         return [

@@ -14,10 +14,12 @@ from tasks import replay as replay_module
 from tasks.errors import ReplayError
 from tasks.journal import Journal
 from tasks.mlflow_sink import SearchLog
+from tasks.proposal_record import ProposalRecord
 from tasks.replay import Replay, SearchReplay, replay
 from tasks.settings import Settings, from_environment
 from tests.tasks.test_mlflow_sink import TAGS, candidate, children, verdict
 from tests.tasks.test_mlflow_traces import episode
+from tests.tasks.world import rms_norm
 
 RATIOS = (1.1, None, 0.9, 1.7)
 
@@ -114,6 +116,28 @@ def test_a_damaged_journal_is_told_of_once_and_replayed_all_the_same(
     assert [one.digest for one in answer.course] == [PATTERN[0].digest, PATTERN[2].digest]
     told = [record.getMessage() for record in caplog.records if record.name == "tasks.record_lines"]
     assert told == ["s1/verdicts.jsonl: line 2 is damaged and left out; 4 are whole"]
+
+
+def test_damage_on_this_host_is_told_of_also_where_mlflow_has_the_answer(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = search(home)
+    folder = settings.searches_dir / "s1"
+    record = ProposalRecord(folder / "proposals.jsonl")
+    for number in range(3):
+        record.add(candidate(number), (rms_norm(1),))
+    for name in ("verdicts.jsonl", "proposals.jsonl"):
+        _, rest = (folder / name).read_bytes().split(b"\n", 1)
+        (folder / name).write_bytes(b"{damaged\n" + rest + b"\x00\xff\xfe\n")
+    caplog.clear()
+    answer, away = replay(settings, "s1")
+    assert isinstance(answer, SearchReplay) and answer.source == "MLflow" and not away
+    assert len(answer.judged) == len(PATTERN) + 1
+    told = [record.getMessage() for record in caplog.records if record.name == "tasks.record_lines"]
+    assert told == [
+        "s1/verdicts.jsonl: 2 lines (the first is line 1) are damaged and left out; 4 are whole",
+        "s1/proposals.jsonl: 2 lines (the first is line 1) are damaged and left out; 2 are whole",
+    ]
 
 
 def test_an_episode_without_a_candidate_is_found_by_its_id(settings: Settings) -> None:
