@@ -15,8 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from securesystemslib.signer import Signer
-from tuf.api.metadata import Metadata, Root, Timestamp
+from tuf.api.metadata import Metadata, Timestamp
 
 from gristmill import durable_file, errors, records, trust
 from gristmill.generation import Generation
@@ -306,55 +305,6 @@ class TestAttacks:
         change(timestamp.signed)
         timestamp.sign(world.keyring.signers("timestamp")[0])
         path.write_bytes(timestamp.to_bytes())
-
-
-class TestRootRotation:
-    """A new root is followed online and offline; what is none is ignored, and never makes an older one acceptable."""
-
-    @staticmethod
-    def rotate(world: World, signers: tuple[Signer, ...]) -> None:
-        """Version 2 gives the timestamp to the snapshot's key."""
-        root = Metadata[Root].from_bytes(world.keyring.root_path.read_bytes())
-        root.signed.version = 2
-        old, new = world.keyring.public["timestamp"][0], world.keyring.public["snapshot"][0]
-        root.signed.revoke_key(old.keyid, "timestamp")
-        root.signed.add_key(new, "timestamp")
-        root.signatures.clear()
-        for signer in signers:
-            root.sign(signer, append=True)
-        world.store.put_new("tuf/2.root.json", root.to_bytes())
-
-    def test_a_revoked_key_is_refused_and_a_new_one_accepted(self, world: World) -> None:
-        world.publish("rms_norm", b"code 1")
-        puller = world.puller()
-        taken = puller.poll()
-        self.rotate(world, world.keyring.signers("root")[:2])
-        world.publish("softmax", b"code 2")
-        refused(puller, errors.TrustError)
-
-        path = world.path("tuf/timestamp.json")
-        timestamp = Metadata[Timestamp].from_bytes(path.read_bytes())
-        timestamp.sign(world.keyring.signers("snapshot")[0])
-        path.write_bytes(timestamp.to_bytes())
-        assert codes(puller.poll()) == [b"code 1", b"code 2"]
-        assert codes(world.puller().last_good()) == [b"code 1", b"code 2"]
-        assert taken is not None
-
-        (puller.cache.tuf / "root_history" / "2.root.json").write_bytes(b"{")
-        with pytest.raises(errors.RollbackError, match="root"):
-            world.puller().last_good()
-        mended = world.puller()
-        assert codes(mended.poll()) == [b"code 1", b"code 2"]
-        assert codes(mended.last_good()) == [b"code 1", b"code 2"]
-
-    def test_one_root_key_is_not_enough(self, world: World) -> None:
-        world.publish("rms_norm", b"code 1")
-        puller = world.puller()
-        puller.poll()
-        self.rotate(world, world.keyring.signers("root")[:1])
-        world.publish("softmax", b"code 2")
-        refused(puller, errors.TrustError)
-        assert codes(puller.last_good()) == [b"code 1"]
 
 
 class TestCache:

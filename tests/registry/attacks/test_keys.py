@@ -13,7 +13,16 @@ from gristmill import pull, records, trust
 from gristmill.errors import RollbackError, TrustError
 from gristmill.pull import Puller
 from gristmill.trust import AttestationPolicy
-from tests.registry.attacks.attacker import Attacker, Victim, attest, codes, replace_keys, signed_by, stranger
+from tests.registry.attacks.attacker import (
+    Attacker,
+    Victim,
+    attest,
+    check_refusal,
+    codes,
+    replace_keys,
+    signed_by,
+    stranger,
+)
 from tests.registry.world import CANARY, STABLE, make_artifact
 
 Steal = Callable[..., Attacker]
@@ -271,6 +280,31 @@ class TestRootChain:
                 puller.poll()
             assert victim.world.store.url in str(raised.value)
         assert victim_again(puller).last_good() is None
+
+    @pytest.mark.parametrize("by", [1, 2, 3])
+    def test_two_of_three_rotate(self, victim: Victim, steal: Steal, by: int) -> None:
+        """One stolen root key changes nothing; two of the three do what they are there for."""
+        root = steal()
+        root.rotate(
+            lambda signed: replace_keys(signed, "timestamp", stranger("t")), victim.world.keyring.signers("root")[:by]
+        )
+        root.keys["timestamp"] = (stranger("t"),)
+        root.sign("timestamp")
+        if by == 1:
+            victim.refuses(TrustError, victim.world.store.url, "root was signed by 1/2 keys")
+        else:
+            assert victim.puller.poll() is None
+            assert codes(victim.fresh().last_good()) == [b"code 1", b"code 2"]
+
+    def test_a_damaged_chain_never_makes_an_older_root_acceptable(self, victim: Victim, steal: Steal) -> None:
+        owner = steal(*ONLINE)
+        owner.rotate(lambda signed: None, victim.world.keyring.signers("root"))
+        owner.publish()
+        assert victim.puller.poll() is None
+        (victim.puller.cache.tuf / "root_history" / "2.root.json").write_bytes(b"{")
+        check_refusal(victim.fresh().last_good, RollbackError, "root")
+        assert codes(victim.fresh().poll()) == [b"code 1", b"code 2"]
+        assert codes(victim.fresh().last_good()) == [b"code 1", b"code 2"]
 
     def test_skipped_version(self, victim: Victim, steal: Steal) -> None:
         """Version 3 without version 2 is not looked at: its keys do not count."""
