@@ -282,12 +282,23 @@ def _check(
     for resource, limit, used, flying, more in zip(RESOURCES, _values(caps), spent, open_, counts, strict=True):
         # What costs nothing of a resource may go on when that resource is spent.
         if limit is not None and more > 0 and used + flying + more > math.floor(limit * SCALES[resource] + 0.5):
-            texts = [f"{count / SCALES[resource]:.6g}" for count in (used, flying, more)]
+            gone = _abandoned(connection, column, name, resource)
+            charged, waiting = used + gone, flying - gone
+            texts = [f"{count / SCALES[resource]:.6g}" for count in (charged, waiting, more, gone)]
             raise BudgetSpentError(
-                f"budget of {column} {name}: {texts[0]} of {limit:.6g} {UNITS[resource]} spent, {texts[1]} in flight; "
+                f"budget of {column} {name}: {texts[0]} of {limit:.6g} {UNITS[resource]} spent"
+                f"{f' ({texts[3]} of it by abandoned calls)' if gone else ''}, {texts[1]} in flight; "
                 f"{texts[2]} more for {purpose} would pass the cap (./mill budget shows all caps)",
-                may_fit_later=flying > 0 and used + more <= limit * SCALES[resource],
+                may_fit_later=waiting > 0 and charged + more <= limit * SCALES[resource],
             )
+
+
+def _abandoned(connection: sqlite3.Connection, column: str, name: str, resource: str) -> int:
+    """What reservations of dead processes hold of a search or a day: nobody will end them, so it is spent."""
+    rows = connection.execute(
+        f"SELECT process, sum({resource}) FROM reservations WHERE {column} = ? GROUP BY process", (name,)
+    )
+    return sum(count for process, count in rows if not process_identity.alive(process))
 
 
 def _spent(connection: sqlite3.Connection, column: str) -> dict[str, tuple[Amount, int]]:

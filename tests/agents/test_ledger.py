@@ -70,6 +70,22 @@ def test_a_dead_workers_reservation_counts_in_full_and_is_shown_as_abandoned(pat
         assert [entry.abandoned for entry in ledger.open_reservations()] == [True]
 
 
+def test_a_refusal_words_what_was_abandoned_as_the_accounts_do(path: Path) -> None:
+    """It is spent: nobody has to wait for it to come back."""
+    child(path, "s1", Amount(usd=0.8), then_dies=True)
+    with Ledger(path) as ledger:
+        budget = ledger.budget("s1", BudgetCaps(search=Caps(usd=1.0)))
+        with pytest.raises(BudgetSpentError) as refused:
+            budget.reserve(Amount(usd=0.3), "a call")
+        assert "0.8 of 1 USD spent (0.8 of it by abandoned calls), 0 in flight" in str(refused.value)
+        assert not refused.value.may_fit_later
+        budget.reserve(Amount(usd=0.1), "a call")
+        with pytest.raises(BudgetSpentError) as refused:
+            budget.reserve(Amount(usd=0.2), "a call")
+        assert "spent (0.8 of it by abandoned calls), 0.1 in flight" in str(refused.value)
+        assert refused.value.may_fit_later
+
+
 def test_a_living_worker_of_another_process_is_in_flight_until_it_is_killed(path: Path) -> None:
     with Ledger(path) as ledger:
         pid = child(path, "s1", Amount(tokens=7), then_dies=False)
