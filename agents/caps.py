@@ -60,7 +60,7 @@ def cap(resource: str, value: object, where: str) -> float | None:
     """A cap from what a file, a variable or an option says: a number from 0 on, or `none`.
 
     Raises:
-        CapError: it is neither; the message begins with `where`.
+        CapError: it is neither; the message begins with `where`, if that is not empty.
     """
     if isinstance(value, str) and value.strip().lower() == NO_CAP:
         return None
@@ -71,7 +71,8 @@ def cap(resource: str, value: object, where: str) -> float | None:
     whole = resource != "tokens" or number.is_integer()
     if not (math.isfinite(number) and 0 <= number < 1e15 and whole):
         kind = "whole number" if resource == "tokens" else "number"
-        raise CapError(f"{where}: found {value!r}, expected a {kind} of {UNITS[resource]} from 0 on, or {NO_CAP!r}")
+        place = f"{where}: " if where else ""
+        raise CapError(f"{place}found {value!r}, expected a {kind} of {UNITS[resource]} from 0 on, or {NO_CAP!r}")
     return int(number) if resource == "tokens" else number
 
 

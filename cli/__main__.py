@@ -34,6 +34,15 @@ def main(arguments: Sequence[str]) -> int:
         return _complain("; ".join(["interrupted", *map(str, interruption.args)]), 130)
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells a default once, and none that says nothing: no, none and an empty list."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        told = "(default:" in (action.help or "")
+        silent = action.default is None or action.default is False or action.default in ("", [], ())
+        return action.help if told or silent else super()._get_help_string(action)
+
+
 class OneLineParser(argparse.ArgumentParser):
     """Bad arguments are one line, like any other bad input."""
 
@@ -47,7 +56,7 @@ def _run(command: commands.Command, arguments: Sequence[str]) -> int:
     parser = OneLineParser(
         prog=f"mill {command.name}",
         description=command.summary,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     module.configure(parser)

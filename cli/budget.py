@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cli.errors import BudgetArgumentsError
 from cli.table import compact_table
 from gristmill import records
 from tasks.settings import from_environment
@@ -38,6 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
         with budgeting.open_ledger(settings) as ledger:
             days, searches, open_ = ledger.days(), ledger.searches(), ledger.open_reservations()
     searches = tuple(account for account in searches if account.name.startswith(arguments.search))
+    if arguments.search and not searches:
+        raise BudgetArgumentsError(
+            f"search {arguments.search!r}: the ledger knows none whose id begins so; ./mill budget --all lists them"
+        )
     if arguments.json:
         print(json.dumps(report(caps, days, searches, open_), indent=2))
         return 0

@@ -40,7 +40,7 @@ def budget_caps(arguments: argparse.Namespace, settings: Settings) -> BudgetCaps
 def _cap(resource: str) -> Callable[[str], float | None]:
     def parse(text: str) -> float | None:
         try:
-            return cap(resource, text, "cap")
+            return cap(resource, text, "")
         except CapError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -24,9 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search, all operators together")
     parser.add_argument("--seed", type=whole, default=0, help="of the agents; another seed is another search")
     parser.add_argument("--operator", action="append", default=[], help="search only this operator (repeatable)")
-    parser.add_argument(
-        "--strategy", choices=NAMES, default=NAMES[0], help=f"how the agents are led (default: {NAMES[0]})"
-    )
+    parser.add_argument("--strategy", choices=NAMES, default=NAMES[0], help="how the agents are led")
     parser.add_argument(
         "--model",
         action="append",

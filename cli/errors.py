@@ -17,6 +17,10 @@ class CandidateFileError(GristmillError):
     """A file given to `./mill judge` cannot be judged."""
 
 
+class BudgetArgumentsError(GristmillError):
+    """`./mill budget` was asked for a search that nobody knows."""
+
+
 class MemoryArgumentsError(GristmillError):
     """Arguments of `./mill memory` that do not go together."""
 

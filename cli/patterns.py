@@ -33,9 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from agents.patterns import catalogue
+    from agents.patterns.situation import check_key
     from tasks.pattern_records import standings
 
     operator, hardware = arguments.operator, arguments.hardware
+    if hardware:
+        check_key(hardware)
     named = (catalogue.pattern(arguments.name),) if arguments.name else ()
     found = standings(r for r in read_records(from_environment()) if _wanted(r, operator, hardware))
     shown = named or chosen(operator, hardware, found)

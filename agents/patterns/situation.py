@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 
+from agents.errors import PatternError
 from agents.memory import family_of
-from gristmill.hardware import VECTOR_FLAGS, Hardware
+from gristmill.hardware import VECTOR_FLAGS, Hardware, local_cpu
 from gristmill.workload import ITEM_BYTES, Workload
 from kernels.definition import Definition, Role
 from kernels.roofline import VECTOR_BYTES, ceiling_gflops
@@ -16,6 +18,7 @@ KINDS = ("cpu", "cuda", "rocm")
 """Kinds of hardware."""
 BOUNDS = ("memory", "compute", "latency")
 X86_FLAGS, ARM_FLAGS = VECTOR_FLAGS[:-2], VECTOR_FLAGS[-2:]
+CPU_KEY = re.compile(rf"[^\s-]+-\S+-[^\s-]+-[^\s-]+-(?:{'|'.join(VECTOR_FLAGS)}|scalar)")
 NOMINAL_CLOCK_GHZ = 3.0
 CORE_GB_S = 10.0
 """Memory bandwidth per core that a server gives, roughly."""
@@ -113,6 +116,18 @@ def kind_of_key(key: str) -> str:
     """Keys of NVIDIA's devices start with `sm_` or `cuda`, those of AMD's with `gfx` or `rocm`, CPUs' with neither."""
     prefixes = {"sm_": "cuda", "cuda": "cuda", "gfx": "rocm", "rocm": "rocm"}
     return next((found for prefix, found in prefixes.items() if key.startswith(prefix)), "cpu")
+
+
+def check_key(key: str) -> None:
+    """Returns if this is a kind of hardware or has the shape of a key.
+
+    Raises:
+        PatternError: it is neither.
+    """
+    if key not in KINDS and kind_of_key(key) == "cpu" and not CPU_KEY.fullmatch(key):
+        raise PatternError(
+            f"hardware {key!r} is unknown: expected {', '.join(KINDS)} or a key like sm_90 or {local_cpu().key}"
+        )
 
 
 def hardware_of_key(key: str, cores: int) -> Hardware:

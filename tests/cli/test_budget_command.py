@@ -11,6 +11,7 @@ from agents.caps import BudgetCaps, Caps
 from agents.ledger import Ledger
 from agents.spending import Amount
 from cli.__main__ import main
+from tasks.recruitment import DEFAULT_AGENTS
 
 CAPS = BudgetCaps(Caps(usd=2.0, device_s=60.0), Caps(usd=9.0))
 
@@ -46,6 +47,18 @@ def test_the_table_tells_every_resource_that_is_capped_or_spent(home: Path, caps
     assert not any("s2" in line for line in lines)
 
 
+@pytest.mark.parametrize("spent", [True, False])
+def test_an_unknown_search_is_one_line_and_exit_code_2(
+    home: Path, spent: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if spent:
+        spend(home, "s1", 0.5)
+    assert main(["budget", "--search", "s9"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and len(shown.err.splitlines()) == 1
+    assert shown.err.startswith("mill: search 's9': the ledger knows none")
+
+
 def test_json_holds_every_account_and_what_is_open(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spend(home, "s1", 0.5)
     with Ledger(home / "ledger.db") as ledger:
@@ -71,4 +84,15 @@ def test_options_that_are_no_caps_are_refused(option: str, value: str, capsys: p
         main(["compile", f"{option}={value}"])
     assert end.value.code == 2
     error = capsys.readouterr().err
-    assert option in error and len(error.splitlines()) == 1
+    assert f"argument {option}: found {value!r}, expected" in error and len(error.splitlines()) == 1
+
+
+def test_help_tells_each_default_once_and_none_that_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["compile", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert end.value.code == 0
+    assert "(default: islands) --" in text and "120.0)" in text
+    assert f"(default: {DEFAULT_AGENTS}); 0 for none --" in text
+    for noise in ("(default: None)", "(default: [])", "(default: False)", "(default: islands) (default"):
+        assert noise not in text

@@ -107,6 +107,8 @@ def test_one_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["splitk"], "mill: pattern 'splitk' is unknown; did you mean 'split-k'? ./mill patterns lists them all\n"),
         (["--operator", "rms"], "mill: operator 'rms' is unknown: choose one of rms_norm"),
+        (["--hardware", "nope"], "mill: hardware 'nope' is unknown: expected cpu, cuda, rocm or a key like sm_90 or "),
+        (["--hardware", "CPU", "--json"], "mill: hardware 'CPU' is unknown: "),
     ],
 )
 def test_bad_input_is_one_line_and_2(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
