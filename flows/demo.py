@@ -24,6 +24,7 @@ from gristmill.serving.paired import PairedResult
 from gristmill.traces import Request, quantile_requests, read_trace, scale
 from harness.builder import find_compiler
 from registry.doctor import require_conditional_puts
+from registry.errors import ApprovalError
 from registry.promotion import Decision
 from registry.repository import Repository
 from tasks import object_store, promotion, results
@@ -256,11 +257,19 @@ class Demo:
             )
         decision = decide_release(runs)
         if decision.promote:
-            published = steps.run("release", lambda step: release_steps(self._settings, step))
-            self._progress.say("prove", f"released to {published.channel}: {decision.reason}")
-        else:
+            decision = self._release(decision)
+        if not decision.promote:
             self._progress.say("prove", f"not released to stable: {decision.reason}")
         return runs, decision
+
+    def _release(self, decision: Decision) -> Decision:
+        """Moves canary to stable, unless the approval policy leaves that to a person."""
+        try:
+            published = steps.run("release", lambda step: release_steps(self._settings, step))
+        except ApprovalError as error:
+            return Decision(False, str(error))
+        self._progress.say("prove", f"released to {published.channel}: {decision.reason}")
+        return decision
 
     def _drill(self, process: ServingProcess) -> None:
         """Back to no kernels, and forth again, while the process serves."""

@@ -8,6 +8,7 @@ from prefect import flow
 
 from flows.steps import Step, table_artifact, tracked
 from gristmill.kernel_table import Artifact
+from registry.errors import ApprovalError
 from registry.publication import Published, move
 from tasks import compilation, journal, object_store, promotion, proving, results
 from tasks.errors import NoWinnerError
@@ -65,7 +66,10 @@ def release_steps(settings: Settings, step: Step) -> Published:
     """
     with object_store.opened(settings) as opened:
         keyring = step(promotion.keyring_of)(settings)
-        step(promotion.approve_gains)(opened.store, settings)
+        approvals = step(promotion.approve_gains)(opened.store, settings)
+        waiting = next((one for one in approvals if not one.approved), None)
+        if waiting is not None:
+            raise ApprovalError(f"{waiting.table}: {waiting.reason}; look at it, then ./mill approve {waiting.table}")
         return step(move)(opened.store, keyring, promotion.channel_of(settings, "canary"), "stable")
 
 

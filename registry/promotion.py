@@ -41,8 +41,9 @@ class ApprovalPolicy:
 
     min_ratio_low: float = 1.02
     """Every range's lower bound must lie above this."""
-    max_ratio: float = 25.0
-    """A gain above this is more often a mistake of the measurement than a kernel."""
+    max_ratio: float = 1000.0
+    """A gain above this is a mistake of the measurement rather than a kernel. Where the engine's own kernel is many
+    short calls, one kernel gains 40 and more."""
     new_operators: bool = True
     """Whether an operator and dtype for which stable serves nothing may pass."""
 

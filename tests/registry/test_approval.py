@@ -181,7 +181,7 @@ class TestPolicy:
 
     @given(low=st.floats(1, 60), gap=st.floats(0, 20), known=st.booleans(), new=st.booleans())
     def test_passes_what_lies_within_its_bounds(self, low: float, gap: float, known: bool, new: bool) -> None:
-        policy = ApprovalPolicy(new_operators=new)
+        policy = ApprovalPolicy(max_ratio=25.0, new_operators=new)
         decision = decide_approval(table(repr(low), repr(low + gap)), table() if known else None, policy)
         assert decision.promote == (policy.min_ratio_low < low and low + gap <= policy.max_ratio and (known or new))
         assert decision.promote or "person" in decision.reason

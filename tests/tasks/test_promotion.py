@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from flows import steps
+from flows.promote import release_steps
 from gristmill import records
 from gristmill.directory_store import DirectoryStore
 from gristmill.pull import Puller
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
+from registry.errors import ApprovalError
+from registry.promotion import ApprovalPolicy
 from registry.repository import Repository
 from tasks import promotion, proving
 from tasks.errors import NoWinnerError
@@ -207,3 +211,12 @@ class TestPublish:
         self.publish(world, 2.0)
         (chosen.keys_dir / "approver.pem").unlink()
         assert promotion.approve_gains(store, chosen) == []
+
+    def test_a_release_says_what_waits_for_a_person_and_why(self, world, monkeypatch: pytest.MonkeyPatch) -> None:
+        chosen, _ = world
+        self.publish(world, 2.0)
+        monkeypatch.setattr(promotion, "DEFAULT_APPROVAL", ApprovalPolicy(max_ratio=1.5))
+        with pytest.raises(ApprovalError, match=r"a gain of 2.* \./mill approve rms_norm\.float32"):
+            release_steps(chosen, steps.plain)
+        monkeypatch.undo()
+        assert release_steps(chosen, steps.plain).manifests
