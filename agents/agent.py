@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agents.brief import Brief
 from kernels.candidate import Candidate
@@ -32,4 +32,14 @@ class Agent(Protocol):
 
     def learn(self, candidate: Candidate, verdict: Verdict) -> None:
         """Takes in a verdict. It may be on a candidate of an earlier session, or of another agent."""
+        ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """An agent that can say more than that it has nothing to offer."""
+
+    @property
+    def why_nothing(self) -> str:
+        """What its attempts since its last candidate came to, in words; empty if there was none."""
         ...

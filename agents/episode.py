@@ -31,6 +31,19 @@ class Outcome(StrEnum):
     """The budget does not allow another call."""
 
 
+COME_TO_NOTHING = {
+    Outcome.NO_CODE: "its answers held no program",
+    Outcome.TRUNCATED: "its answers were cut off",
+    Outcome.REFUSED: "it refused",
+    Outcome.EMPTY: "its answers were empty",
+    Outcome.MALFORMED: "no candidate could be made of what it gave",
+    Outcome.KNOWN: "what it proposed was known already",
+    Outcome.FAILED: "the provider did not take its conversation",
+    Outcome.GAVE_UP: "it ran out of turns",
+}
+"""Outcomes without a candidate, in words."""
+
+
 @dataclass(frozen=True)
 class ModelTurn:
     """What was said to a model since its last answer, and what it said."""

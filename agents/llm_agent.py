@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from agents.assignment import Assignment, Toolchain
 from agents.brief import Brief
 from agents.chat import Answer, ChatModel
 from agents.conversation import ChatSettings, Conversation, Ending
-from agents.episode import Episode, EpisodeLog, Outcome
+from agents.episode import COME_TO_NOTHING, Episode, EpisodeLog, Outcome
 from agents.errors import BudgetSpentError, ModelError, RequestRefusedError
 from agents.memory import Memory
 from agents.proposals import Proposals
@@ -60,6 +61,8 @@ class LlmAgent:
     definition_of: Callable[[str], Definition] = catalogue.operator
     fruitless: int = 0
     """Episodes in a row that gave no candidate."""
+    _came_to: Counter[Outcome] = field(default_factory=Counter)
+    """What those came to."""
     _proposals: Proposals = field(default_factory=Proposals)
 
     def propose(self, brief: Brief, count: int) -> list[Candidate]:
@@ -78,6 +81,11 @@ class LlmAgent:
             proposals += taken
         return proposals
 
+    @property
+    def why_nothing(self) -> str:
+        """See `agents.agent.Explaining`."""
+        return ", ".join(f"{COME_TO_NOTHING[one]} ({count}x)" for one, count in self._came_to.most_common())
+
     def learn(self, candidate: Candidate, verdict: Verdict) -> None:
         self._proposals.learn(candidate, verdict)
 
@@ -93,7 +101,7 @@ class LlmAgent:
         except ModelError as error:
             told = error.saying(self.redact(str(error)))
             self._record(brief, origin, conversation, Ending(Outcome.FAILED, str(told)))
-            self.fruitless += 1
+            self._note_fruitless(Outcome.FAILED)
             if isinstance(error, RequestRefusedError) and conversation.answered_by:
                 return ()  # it answered before, so that it is this conversation which it does not take
             raise told from None
@@ -105,9 +113,17 @@ class LlmAgent:
             self._record(brief, origin, conversation, Ending(Outcome.FAILED, self.redact(str(error))))
             raise
         self._record(brief, origin, conversation, ending)
-        self.fruitless = 0 if ending.candidates else self.fruitless + 1
+        if ending.candidates:
+            self.fruitless = 0
+            self._came_to.clear()
+        else:
+            self._note_fruitless(ending.outcome)
         model = conversation.answered_by or origin.model
         return tuple(replace(made, origin=replace(made.origin, model=model)) for made in ending.candidates)
+
+    def _note_fruitless(self, outcome: Outcome) -> None:
+        self.fruitless += 1
+        self._came_to[outcome] += 1
 
     def _conversation(self, assignment: Assignment) -> Conversation:
         way = tool_loop.WAY.format(turns=self.way.turns, calls=tool_loop.MAX_CALLS) if self._uses_tools else ""

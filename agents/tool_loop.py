@@ -76,6 +76,7 @@ def _turn(
         return Ending(Outcome.SUBMITTED, reading.reason, fresh)
     if reading.outcome is Outcome.REFUSED:
         return Ending(Outcome.REFUSED, reading.reason)
+    toolbox.handed_in_known |= bool(reading.candidates)
     known = ["this program was proposed before: write another"] if reading.candidates else []
     conversation.tell("\n".join([*known, *reading.feedback, GO_ON]))
     return None
@@ -84,5 +85,5 @@ def _turn(
 def _fallen_back(toolbox: Toolbox, why: str) -> Ending:
     best = toolbox.best
     if best is None:
-        return Ending(Outcome.GAVE_UP, why)
+        return Ending(Outcome.KNOWN if toolbox.handed_in_known else Outcome.GAVE_UP, why)
     return Ending(Outcome.SUBMITTED, f"{why}; the best program so far was taken", (best,))

@@ -98,6 +98,8 @@ class Toolbox:
         self._best: tuple[float, Candidate] | None = None
         self._answers: dict[tuple[str, str, tuple[int, ...]], str] = {}
         self.submitted: Candidate | None = None
+        self.handed_in_known = False
+        """Whether a program was handed in, here or in an answer, that was proposed before."""
         self._handlers: dict[str, Callable[[dict[str, Any]], str]] = {
             READ_DEFINITION.name: lambda arguments: prompt.definition_text(assignment),
             BUILD.name: self._build,
@@ -187,6 +189,7 @@ class Toolbox:
     def _submit(self, arguments: dict[str, Any]) -> str:
         name, candidate = self._program(arguments)
         if name in self._old:
+            self.handed_in_known = True
             known = self._redact(self._proposals.what_is_known(candidate))
             raise ProgramError(f"{name} was proposed before ({known}); submit another")
         self.submitted = candidate

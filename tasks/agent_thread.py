@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agents import outage
-from agents.agent import Agent
+from agents.agent import Agent, Explaining
 from agents.brief import Brief
 from agents.errors import BudgetSpentError, ModelError
 from agents.outage import Outage, Patience
@@ -136,10 +136,14 @@ class AgentThread:
             self._outage, self.waits_because = None, ""
             fruitless = 0 if proposals else fruitless + 1
             if fruitless >= FRUITLESS_ROUNDS:
-                return Departure(self.name, f"nothing to propose {fruitless} times in a row")
+                return Departure(self.name, f"nothing to propose {fruitless} times in a row{self._why_nothing()}")
             for answer in [self._desk.hand_in(self.name, candidate) for candidate in proposals]:
                 answer.exception()  # waits; a verdict comes in with the other news
         return None
+
+    def _why_nothing(self) -> str:
+        why = self._agent.why_nothing if isinstance(self._agent, Explaining) else ""
+        return f": {why}" if why else ""
 
     def _sit_out(self, error: ModelError) -> Departure | None:
         """Pauses after a call without an answer. Returns at once when the session ends, or if the agent is to leave."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agents.brief import Parent
 from agents.chat import Answer, ChatRequest, Finish, Role, Usage
-from agents.episode import Episode, Outcome
+from agents.episode import COME_TO_NOTHING, Episode, Outcome
 from agents.errors import BudgetSpentError, ModelUnavailableError, RequestRefusedError
 from agents.llm_agent import LlmAgent, Way
 from agents.models.scripted import ScriptedModel
@@ -224,6 +224,21 @@ def test_a_known_program_is_sent_back_with_what_became_of_it() -> None:
     assert "slower: waits for memory" in made.requests[2].messages[-1].text
     assert made.agent.propose(brief_for(), 1) == []
     assert made.outcomes[-1] is Outcome.KNOWN
+
+
+def test_an_agent_says_what_its_attempts_came_to() -> None:
+    made = world([as_answer(KERNEL)] * 5 + ["no idea"] * 2 + [as_answer(numbered(2))])
+    assert made.agent.propose(brief_for(), 1) and made.agent.why_nothing == ""
+    assert made.agent.propose(brief_for(), 1) == made.agent.propose(brief_for(), 1) == []
+    assert made.agent.why_nothing == "what it proposed was known already (2x)"
+    assert made.agent.propose(brief_for(), 1) == []
+    assert made.agent.why_nothing.endswith("known already (2x), its answers held no program (1x)")
+    assert made.agent.propose(brief_for(), 1) and made.agent.why_nothing == ""
+
+
+@pytest.mark.parametrize("outcome", sorted({*Outcome} - {Outcome.SUBMITTED, Outcome.SPENT}))
+def test_every_outcome_without_a_candidate_has_words(outcome: Outcome) -> None:
+    assert COME_TO_NOTHING[outcome]
 
 
 def test_no_candidate_twice_whoever_proposed_it() -> None:

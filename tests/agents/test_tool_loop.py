@@ -282,6 +282,15 @@ def test_without_a_correct_program_they_end_the_episode() -> None:
     assert made.log.episodes[0].outcome is Outcome.FAILED
 
 
+@pytest.mark.parametrize("again", [one("submit", files=files()), as_answer(KERNEL)], ids=["submitted", "answered"])
+def test_who_hands_in_a_known_program_until_the_end_is_told_apart(again: Any) -> None:
+    made = world(one("submit", files=files()), *[again] * 3, turns=3)
+    assert made.agent.propose(brief_for(), 1)
+    assert made.agent.propose(brief_for(), 1) == []
+    assert made.log.episodes[-1].outcome is Outcome.KNOWN
+    assert made.agent.why_nothing == "what it proposed was known already (1x)"
+
+
 def test_a_known_program_cannot_be_submitted() -> None:
     made = world(one("submit", files=files()), one("submit", files=files()), one("submit", files=files(numbered(2))))
     (first,) = made.agent.propose(brief_for(), 1)

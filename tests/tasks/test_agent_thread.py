@@ -107,6 +107,16 @@ def test_an_agent_leaves_after_minutes_without_an_answer_and_says_so() -> None:
     assert not thread.waits_because, "it has left, and waits no more"
 
 
+class Repeating(ScriptedAgent):
+    why_nothing = "what it proposed was known already (4x)"
+
+
+def test_who_only_repeats_what_is_known_leaves_with_that_reason() -> None:
+    _, desk = ended(Repeating([[]]), PassingTime(10))
+    reason = "nothing to propose 4 times in a row: what it proposed was known already (4x)"
+    assert desk.gone == [Departure("llm:0", reason)]
+
+
 def test_an_agent_leaves_at_once_when_it_is_refused() -> None:
     over = PassingTime(1000)
     _, desk = ended(ScriptedAgent([DOWN, RequestRefusedError("openai/a: wrong key")]), over)
