@@ -22,7 +22,7 @@ from gristmill.domain import AxisRange
 from gristmill.errors import GristmillError, KillSwitchError, NativeKernelError
 from gristmill.generation import Generation
 from gristmill.kernel_table import TableEntry
-from gristmill.kill_switch import KillSwitch, read_kill_switch
+from gristmill.kill_switch import KillSwitch, kill_text, read_kill_switch
 from gristmill.native import NativeKernel
 from gristmill.records import sha256_hex
 from gristmill.route import LARGEST_EXTENT, DispatchSettings, EntryState, LoadedKernel, PackedPool, Route
@@ -76,7 +76,7 @@ class Dispatcher:
     """Holds the active generation and the sites of an engine process. Thread-safe; the hot path reads `active` only.
 
     Raises:
-        KillSwitchError: from the constructor, on a `GRISTMILL_KILL` that means nothing. Later, such a value stops
+        KillSwitchError: from the constructor, on a kill switch that means nothing. Later, such a word stops
             all kernels instead.
     """
 
@@ -89,7 +89,7 @@ class Dispatcher:
     ) -> None:
         self._settings = settings or DispatchSettings()
         self._environ = environ
-        self._kill_text = environ.get("GRISTMILL_KILL", "")
+        self._kill_text = kill_text(environ)
         self.kill: KillSwitch = read_kill_switch(environ)
         self.sites: list[Site] = []
         self.refusals: list[Refusal] = []
@@ -159,7 +159,7 @@ class Dispatcher:
 
     def step_boundary(self) -> SwapEvent | None:
         """Called by the engine between steps: obeys the kill switch, swaps in what is staged."""
-        text = self._environ.get("GRISTMILL_KILL", "")
+        text = kill_text(self._environ)
         if text != self._kill_text:
             self._read_kill_switch(text)
         if self._staged is None:
@@ -178,7 +178,7 @@ class Dispatcher:
         return {
             "generation": loaded.generation.number,
             "enabled": self._enabled,
-            "kill": self._kill_text,
+            "kill": " ".join(filter(None, self._kill_text)),
             "packed_bytes": loaded.pool.size_bytes,
             "entries": [_entry_status(state) for state in loaded.states.values()],
             "fallbacks": self.fallbacks(),
@@ -210,7 +210,7 @@ class Dispatcher:
             totals[name] = totals.get(name, 0) + site.fallbacks
         return totals
 
-    def _read_kill_switch(self, text: str) -> None:
+    def _read_kill_switch(self, text: tuple[str, str]) -> None:
         self._kill_text = text
         try:
             self.kill = read_kill_switch(self._environ)
@@ -224,9 +224,15 @@ class Dispatcher:
         with self._lock:
             runs = self._enabled and not self.kill.kernels
             self.active = tuple(
-                rows if runs and site.operator not in self.kill.denied else ()
+                self._allowed(rows) if runs and site.operator not in self.kill.denied else ()
                 for site, rows in zip(self.sites, self._loaded.rows, strict=True)
             )
+
+    def _allowed(self, rows: Rows) -> Rows:
+        """The rows without the kernels that are denied by digest."""
+        if not self.kill.digests:
+            return rows
+        return tuple(None if row is None or self.kill.denies(row.state.entry) else row for row in rows)
 
     def _rows_of(self, site: Site, loaded: _Loaded, refusals: list[Refusal]) -> Rows:
         """Routes of one site by extent, each smoke-tested once."""

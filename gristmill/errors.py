@@ -85,7 +85,7 @@ class NativeKernelError(GristmillError):
 
 
 class KillSwitchError(GristmillError):
-    """`GRISTMILL_KILL` holds a word that means nothing."""
+    """The local kill switch holds a word that means nothing."""
 
 
 class EngineError(GristmillError):

@@ -231,6 +231,25 @@ def test_kill_switch_works_without_a_restart(
     assert engine.entry["hits"] == served + 1
 
 
+@pytest.mark.parametrize("digits", [12, 64])
+@pytest.mark.parametrize("which", ["this kernel", "another"])
+def test_one_kernel_is_denied_by_a_file_in_a_running_host(
+    make_entry: MakeEntry, make_generation: MakeGeneration, tmp_path: Path, digits: int, which: str
+) -> None:
+    engine = Engine(environ={"GRISTMILL_KILL_FILE": str(tmp_path / "kill")})
+    low, high = make_entry("rms_norm", 1, 8), make_entry("rms_norm", 9, 16)
+    engine.serve(make_generation(1, low, high))
+    denied = (low if which == "this kernel" else high)[0].object.sha256
+    (tmp_path / "kill").write_text(f"deny={denied[:digits]}\n")
+    engine.dispatcher.step_boundary()
+    engine.norm(4)
+    assert engine.entry["hits"] == (which == "another")
+    (tmp_path / "kill").unlink()
+    engine.dispatcher.step_boundary()
+    engine.norm(4)
+    assert engine.entry["hits"] == 1 + (which == "another")
+
+
 def test_an_unknown_kill_word_stops_kernels(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
     with pytest.raises(KillSwitchError):
         Engine(environ={"GRISTMILL_KILL": "please"})

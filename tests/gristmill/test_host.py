@@ -76,6 +76,16 @@ def test_swap_then_rollback(dispatcher: Dispatcher, make_entry: MakeEntry, make_
     assert dispatcher.status()["entries"] == []
 
 
+def test_another_state_of_the_same_number_is_a_new_one(
+    dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    """After a stolen key was replaced, numbers start anew."""
+    first, second = make_generation(1, make_entry("rms_norm", 1, 8)), make_generation(1, make_entry("rms_norm", 1, 8))
+    events = run(dispatcher, ScriptedChannel(first, first, second), 3)
+    assert [e.kind for e in events] == ["staged", "swap", "staged", "swap"]
+    assert dispatcher.generation == second
+
+
 def test_a_refusal_is_told_and_the_last_good_stays(
     dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
 ) -> None:
