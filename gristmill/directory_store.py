@@ -95,21 +95,22 @@ class DirectoryStore:
         with self._explained(prefix):
             self._check_address()
             folder = self.root / prefix.rpartition("/")[0]
-            found = [self._listing(path) for path in (folder.rglob("*") if folder.is_dir() else ())]
-        kept = [one for one in found if one and one.key.startswith(prefix) and not one.key.startswith(f"{PRIVATE}/")]
-        return iter(sorted(kept, key=lambda one: one.key))
+            paths = folder.rglob("*") if folder.is_dir() else ()
+            keys = sorted(key for path in paths if (key := path.relative_to(self.root).as_posix()).startswith(prefix))
+            found = [self._listing(key) for key in keys if not key.startswith(f"{PRIVATE}/")]
+        return iter([one for one in found if one is not None])
 
     def delete(self, key: str) -> None:
         path = self._path(key)
         with self._explained(key), self._locked():
             path.unlink(missing_ok=True)
 
-    def _listing(self, path: Path) -> Listing | None:
+    def _listing(self, key: str) -> Listing | None:
         """None if it is no file, or none any more."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = path.stat()
+            found = (self.root / key).stat()
             if stat.S_ISREG(found.st_mode):
-                return Listing(path.relative_to(self.root).as_posix(), found.st_size, found.st_mtime)
+                return Listing(key, found.st_size, found.st_mtime)
         return None
 
     def _linked(self, aside: Path, path: Path) -> bool:

@@ -43,3 +43,11 @@ class CeremonyError(GristmillError):
 
 class ApprovalError(GristmillError):
     """Tables were to be served that the approver has not signed."""
+
+
+class CollectionError(GristmillError):
+    """What may be removed from the registry cannot be told; nothing was removed."""
+
+
+class StateNameError(GristmillError):
+    """A name of a state names none, or more than one."""

@@ -131,7 +131,10 @@ class Repository:
 
     def history(self, channel: Channel) -> Iterator[Entry]:
         """The channel's indexes, newest first, down to the first that `registry.garbage` has left."""
-        entry = self.current(channel)
+        return self.history_from(self.current(channel), channel)
+
+    def history_from(self, entry: Entry | None, channel: Channel) -> Iterator[Entry]:
+        """An index and those before it."""
         while entry is not None:
             yield entry
             entry = self._before(entry, channel)

@@ -60,9 +60,17 @@ def _target(states: Iterator[Entry], channel: Channel, to: int | None) -> Entry 
         if wanted is None or number == wanted:
             wanted = number if state.index.restores is None else state.index.restores
             if wanted == number:
-                return next(states, None)
+                before = next(states, None)
+                if before is None and state.index.previous is not None:
+                    break
+                return before
     if to is None and wanted == 0:
         raise RollbackTargetError(f"{channel}: already rolled back to before the first publication")
     if to:
         raise RollbackTargetError(f"{channel}: there is no state {to}; `./mill registry log` lists them")
+    if to is None:
+        raise RollbackTargetError(
+            f"{channel}: the state to go back to was removed, being old (./mill registry gc); name one of those that "
+            "`./mill registry log` lists with --to, or 0 for no kernels at all"
+        )
     return None
