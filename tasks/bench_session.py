@@ -112,8 +112,9 @@ def chosen_models(configured: Sequence[ModelSettings], names: Sequence[str]) -> 
     """
     if not names:
         return tuple(configured)
-    by_name = {name: ModelSettings(name) for one in configured for name in one.fallbacks}
-    by_name |= {one.model: one for one in configured}
+    by_name = {one.model: one for one in configured}
+    for fallback in (name for one in configured for name in one.fallbacks):
+        by_name.setdefault(fallback, ModelSettings(fallback))
     unknown = next((name for name in names if by_name and name not in by_name), None)
     if unknown is not None:
         raise ModelSettingsError(f"model {unknown!r} is not configured; expected one of {', '.join(by_name)}")
