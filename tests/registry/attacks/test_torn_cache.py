@@ -112,8 +112,8 @@ def cached(template: tuple[Path, bytes]) -> Path:
 class Torn:
     """A host whose cache is damaged in one file after the other, each time whole but for that one."""
 
-    def __init__(self, victim: Victim, cached: Path, folder: Path) -> None:
-        self.victim, self.cached, self.folder = victim, cached, folder
+    def __init__(self, victim: Victim, cached: Path, folder: Path, count: Callable[[str, object], None]) -> None:
+        self.victim, self.cached, self.folder, self._count = victim, cached, folder, count
 
     def restart(self) -> Puller:
         return self.victim.fresh(CANARY, self.folder)
@@ -121,6 +121,7 @@ class Torn:
     def names(self, anew: bool = False) -> Iterator[str]:
         """Each file in turn; between two, what was damaged is put back, or the whole cache if it is made `anew`."""
         names = cache_files(self.cached)
+        self._count("cases", len(names))
         shutil.copytree(self.cached, self.folder, symlinks=True)
         for name in names:
             yield name
@@ -144,8 +145,8 @@ class Torn:
 
 
 @pytest.fixture
-def torn(victim: Victim, cached: Path, tmp_path: Path) -> Torn:
-    return Torn(victim, cached, tmp_path / "cache")
+def torn(victim: Victim, cached: Path, tmp_path: Path, record_property: Callable[[str, object], None]) -> Torn:
+    return Torn(victim, cached, tmp_path / "cache", record_property)
 
 
 def served(generation: Generation | None) -> set[bytes]:
