@@ -118,30 +118,35 @@ class Torn:
     def restart(self) -> Puller:
         return self.victim.fresh(CANARY, self.folder)
 
-    def names(self, anew: bool = False) -> Iterator[str]:
-        """Each file in turn; between two, what was damaged is put back, or the whole cache if it is made `anew`."""
+    def names(self) -> Iterator[str]:
+        """Each file in turn; between two, the cache is made what it was."""
         names = cache_files(self.cached)
         self._count("cases", len(names))
         shutil.copytree(self.cached, self.folder, symlinks=True)
+        whole = {name: _state(self.folder / name) for name in names}
         for name in names:
             yield name
-            if anew:
-                shutil.rmtree(self.folder)
-                shutil.copytree(self.cached, self.folder, symlinks=True)
-            else:
-                self._put_back(name)
+            if (self.folder / name).is_dir() and not (self.folder / name).is_symlink():
+                shutil.rmtree(self.folder / name)
+            for found in {*cache_files(self.folder), *names}:
+                path = self.folder / found
+                if _state(path) != whole.get(found):
+                    path.unlink(missing_ok=True)
+                    if found in whole:
+                        shutil.copy2(self.cached / found, path, follow_symlinks=False)
         assert cache_files(self.folder) == names
 
     def damage(self, how: Callable[[Path], None], name: str) -> None:
         how(self.folder / name)
 
-    def _put_back(self, name: str) -> None:
-        path = self.folder / name
-        path.with_name(f"{path.name}.outside").unlink(missing_ok=True)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        path.unlink(missing_ok=True)
-        shutil.copy2(self.cached / name, path, follow_symlinks=False)
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Differs once a file was written, however little."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_mode, found.st_size, 0 if path.is_symlink() else found.st_mtime_ns
 
 
 @pytest.fixture
@@ -199,7 +204,7 @@ class TestEachFile:
     def test_while_running(self, torn: Torn, damage: Callable[[Path], None]) -> None:
         """The file breaks between two polls: the next promotion is taken whole, or refused with a reason."""
         torn.victim.world.publish("softmax", b"code 3")
-        for name in torn.names(anew=True):
+        for name in torn.names():
             puller = torn.restart()
             assert served(puller.last_good()) == CODE
             torn.damage(damage, name)
