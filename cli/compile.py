@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agents.strategies.catalogue import NAMES
@@ -57,20 +58,28 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"nothing was searched: {result.nothing}")
         return 0
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
-    for search in result.operators:
-        if search.nothing:
-            print(f"{search.operator} {search.dtype} judged nothing: {search.nothing}")
-        elif search.ended:
-            print(f"{search.operator} {search.dtype} ended early: {search.ended}")
-        if search.waiting:
-            print(
-                f"{search.operator} {search.dtype}: {search.waiting} agents were waiting for their provider at the end"
-            )
-        for gone in search.departures:
-            print(f"{search.operator} {search.dtype}: {gone.agent} left: {gone.reason}")
+    for line in endings(result):
+        print(line)
+    if not any(search.trials for search in result.operators):
+        print(f"search {result.search_id} has no candidate; the same command goes on with it")
+        return _report_bugs(result)
     print(f"search {result.search_id}; ./mill replay {result.search_id} lists its candidates")
     print("./mill promote publishes what is confirmed, ./mill ui shows every run")
     return _report_bugs(result)
+
+
+def endings(result: SearchResult) -> Iterator[str]:
+    """How each operator's search ended, where it did not just use up its seconds."""
+    for search in result.operators:
+        name = f"{search.operator} {search.dtype}"
+        if search.nothing:
+            yield f"{name} judged nothing: {search.nothing}"
+        elif search.ended:
+            yield f"{name} ended early: {search.ended}"
+        if search.waiting:
+            yield f"{name}: {search.waiting} agents were waiting for their provider at the end"
+        for gone in search.departures:
+            yield f"{name}: {gone.agent} left: {gone.reason}"
 
 
 def _search_options(arguments: argparse.Namespace) -> SearchOptions:

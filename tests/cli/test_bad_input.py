@@ -323,6 +323,11 @@ class TestCompiling:
         keep_profile(tmp_path)
         assert "the profile, which holds rms_norm" in complaint(mill("compile", "--operator", "softmax"))
 
+    def test_a_mistyped_model_names_the_configured_ones(self, mill: Mill, tmp_path: Path) -> None:
+        keep_profile(tmp_path)
+        said = complaint(mill("compile", "--model", "openai/gpt5", MILL_MODELS="openai/gpt-5"))
+        assert "'openai/gpt5' is not configured; expected one of openai/gpt-5" in said
+
     def test_a_search_that_another_process_is_at(self, process: Mill, tmp_path: Path) -> None:
         keep_profile(tmp_path)
         captured = traffic.latest_profile(

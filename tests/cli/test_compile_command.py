@@ -1,0 +1,34 @@
+"""The last lines of `./mill compile`: how each search ended, and why one judged nothing."""
+
+from __future__ import annotations
+
+from cli.compile import endings
+from tasks.agent_thread import Departure
+from tasks.compilation import OperatorSearch, SearchResult
+
+
+def result(*operators: OperatorSearch) -> SearchResult:
+    return SearchResult("s1", "p" * 64, (), operators, "")
+
+
+def search(**fields: object) -> OperatorSearch:
+    made = {"trials": 0, "statuses": {}, "best_ratios": (), "gains": {}, **fields}
+    return OperatorSearch("rms_norm", "float32", 6.0, 6.0, 1, **made)  # type: ignore[arg-type]
+
+
+def test_who_used_up_its_seconds_needs_no_line() -> None:
+    assert list(endings(result(search(trials=9)))) == []
+
+
+def test_why_nothing_was_judged_is_said_once() -> None:
+    (line,) = endings(result(search(ended="a cap", nothing="a cap")))
+    assert line == "rms_norm float32 judged nothing: a cap"
+
+
+def test_an_early_end_and_everybody_who_left_or_waited_is_named() -> None:
+    lines = list(endings(result(search(trials=1, ended="a cap", waiting=2, departures=(Departure("llm:0", "why"),)))))
+    assert lines == [
+        "rms_norm float32 ended early: a cap",
+        "rms_norm float32: 2 agents were waiting for their provider at the end",
+        "rms_norm float32: llm:0 left: why",
+    ]
