@@ -47,3 +47,11 @@ def test_a_home_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
         from_environment({"MILL_HOME": str(tmp_path / "file" / "home")})
     with pytest.raises(SettingsError, match="MILL_HOME"):
         from_environment({"MILL_HOME": str(tmp_path / "file")})
+
+
+def test_who_approves_is_a_policy_or_a_person(tmp_path: Path) -> None:
+    home = {"MILL_HOME": str(tmp_path)}
+    assert from_environment(home).approval == "policy"
+    assert from_environment({**home, "MILL_APPROVAL": "person"}).approval == "person"
+    with pytest.raises(SettingsError, match=r"MILL_APPROVAL is 'nobody': expected policy or person"):
+        from_environment({**home, "MILL_APPROVAL": "nobody"})
