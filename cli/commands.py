@@ -31,7 +31,7 @@ COMMANDS = (
     Command("rollback", "point a channel back at what it served before", "cli.rollback"),
     Command("continuous", "capture, compile and promote, again whenever the traffic drifts", "cli.continuous"),
     Command("serve", "serve a replayed trace and follow a channel", "cli.serve"),
-    Command("registry", "show what a channel serves and served", "cli.registry"),
+    Command("registry", "show and compare what channels serve and served; clean up; check the store", "cli.registry"),
     Command("keys", "make, replace, revoke or show the keys that sign the registry", "cli.keys"),
     Command("operators", "list the operators that can be compiled", "cli.operators"),
     Command("budget", "show what searches may spend, have spent and have in flight", "cli.budget"),

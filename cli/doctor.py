@@ -164,7 +164,7 @@ def _store(settings: Settings) -> tuple[bool, str]:
 
     with object_store.opened(settings) as opened:
         findings = examine(opened.store)
-        failed = [finding for finding in findings if not finding.passed]
+        failed = [finding for finding in findings if finding.essential and not finding.passed]
         if failed:
             return False, f"{opened.store.url}: {failed[0].check}: {failed[0].detail}"
         return True, f"{opened.store.url}: {len(findings)} checks passed"

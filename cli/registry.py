@@ -1,53 +1,90 @@
-"""`./mill registry log|doctor`: what a channel serves and served; whether the store can be trusted with it."""
+"""`./mill registry log|show|diff|gc|doctor`: what channels serve and served; what may go; whether the store will do."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections import defaultdict
 
+from cli import history
+from cli.amount import count, not_negative, positive
 from cli.table import compact_table
 from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("log", "doctor"), help="log: a channel's states; doctor: probe the store")
-    parser.add_argument("--channel", choices=("canary", "stable"), default="canary", help="whose log")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    commands = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    log = commands.add_parser("log", help="a channel's states, newest first")
+    log.add_argument("channel", nargs="?", choices=history.CHANNEL_NAMES, default="canary", help="default: canary")
+    log.add_argument("--limit", type=count, default=50, help="show so many at most; default: 50")
+    show = commands.add_parser("show", help="one state: who, when, why, its kernels, and what it changed")
+    show.add_argument("state", nargs="?", default="canary", help="canary (the default), stable~1, canary:12, 3f2a91")
+    diff = commands.add_parser("diff", help="which kernels came, went, or changed range or gain between two states")
+    diff.add_argument("old", help="as for show")
+    diff.add_argument("new", help="as for show")
+    gc = commands.add_parser("gc", help="remove what nothing refers to any more")
+    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    gc.add_argument("--keep", type=not_negative, default=90.0, metavar="DAYS", help="keep states so long; default: 90")
+    gc.add_argument(
+        "--grace",
+        type=positive,
+        default=24.0,
+        metavar="HOURS",
+        help="spare what is younger, for promotions under way; default: 24",
+    )
+    doctor = commands.add_parser("doctor", help="check whether the store can be trusted with a registry")
+    for command in (log, show, diff, gc, doctor):
+        command.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return _log(arguments) if arguments.what == "log" else _doctor(arguments)
-
-
-def _log(arguments: argparse.Namespace) -> int:
-    from registry.rollback import history
+    if arguments.what == "doctor":
+        return _doctor(arguments)
+    from registry.repository import Repository
     from tasks import object_store, promotion
 
     settings = from_environment()
     with object_store.opened(settings) as opened:
-        channel = promotion.channel_of(settings, arguments.channel)
-        states = history(opened.store, promotion.keyring_of(settings), channel)
-    rows = [
-        {
-            "number": state.index.number,
-            "created": state.index.created_utc,
-            "reason": state.index.reason,
-            "tables": sorted(state.index.tables),
-        }
-        for state in states
-    ]
+        keyring = promotion.keyring_of(settings)
+        reader = history.Reader(opened.store, keyring, Repository(opened.store, keyring), settings)
+        if arguments.what == "log":
+            return history.log(reader, arguments.channel, arguments.limit, arguments.json)
+        if arguments.what == "show":
+            return history.show(reader, arguments.state, arguments.json)
+        if arguments.what == "diff":
+            return history.diff(reader, arguments.old, arguments.new, arguments.json)
+        return _collect(reader, arguments)
+
+
+def _collect(reader: history.Reader, arguments: argparse.Namespace) -> int:
+    from cli.progress import ProgressLine
+    from registry.garbage import DAY_S, KeepingPolicy, collect
+
+    policy = KeepingPolicy(keep_s=arguments.keep * DAY_S, grace_s=arguments.grace * 3600)
+    with ProgressLine(sys.stderr) as progress:
+        swept = collect(reader.store, reader.repository, policy, arguments.dry_run, progress.show)
     if arguments.json:
-        print(json.dumps(rows, indent=2))
+        removed = [{"key": one.found.key, "bytes": one.found.size_bytes, "why": one.why} for one in swept.removed]
+        spared = [one.found.key for one in swept.spared]
+        print(json.dumps({"dry_run": arguments.dry_run, "removed": removed, "spared": spared}, indent=2))
         return 0
-    if not rows:
-        print(f"{channel}: nothing was published yet")
-        return 0
-    table = [
-        [r["number"], r["created"], r["reason"], ", ".join(state.index.tables) or "no kernels"]
-        for r, state in zip(rows, states, strict=True)
-    ]
-    print(compact_table(table, ["number", "created", "reason", "tables"]))
+    sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for one in swept.removed:
+        sizes[one.kind, one.why].append(one.found.size_bytes)
+    if sizes:
+        rows = [[kind, why, len(found), _kib(sum(found))] for (kind, why), found in sorted(sizes.items())]
+        print(compact_table(rows, ["what", "why", "objects", "KiB"]))
+    total = sum(one.found.size_bytes for one in swept.removed)
+    said = "would be removed" if arguments.dry_run else "removed"
+    print(f"{len(swept.removed)} objects, {_kib(total)} KiB, {said}")
+    if swept.spared:
+        print(f"{len(swept.spared)} objects were spared: a promotion came to need them meanwhile")
     return 0
+
+
+def _kib(size_bytes: int) -> str:
+    return f"{size_bytes / 1024:.1f}"
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -59,9 +96,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([vars(finding) for finding in findings], indent=2))
     else:
-        print(
-            compact_table(
-                [[f.check, "ok" if f.passed else "FAILED", f.detail] for f in findings], ["check", "", "detail"]
-            )
-        )
-    return 0 if all(finding.passed for finding in findings) else 1
+        rows = [[f.check, "ok" if f.passed else "FAILED" if f.essential else "advice", f.detail] for f in findings]
+        print(compact_table(rows, ["check", "", "detail"]))
+    return 0 if all(finding.passed or not finding.essential for finding in findings) else 1

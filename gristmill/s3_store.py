@@ -153,9 +153,13 @@ class S3Store:
         raise AssertionError("unreachable: no answer code is expected here")
 
     def list(self, prefix: str) -> Iterator[str]:
-        return (found.key for found in self.scan(prefix))
+        return (key for key, _ in self._listed(prefix))
 
     def scan(self, prefix: str) -> Iterator[Listing]:
+        for key, item in self._listed(prefix):
+            yield Listing(key, int(item["Size"]), item["LastModified"].timestamp())
+
+    def _listed(self, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
         start = f"{self._at.prefix}/" if self._at.prefix else ""
         with self._explained(prefix):
             pages = self._reader.get_paginator("list_objects_v2").paginate(
@@ -163,7 +167,7 @@ class S3Store:
             )
             for page in pages:
                 for item in page.get("Contents", ()):
-                    yield Listing(str(item["Key"])[len(start) :], int(item["Size"]), item["LastModified"].timestamp())
+                    yield str(item["Key"])[len(start) :], item
 
     def delete(self, key: str) -> None:
         with self._explained(key):
@@ -180,6 +184,12 @@ class S3Store:
         with self._explained(self._at.bucket):
             answer = self._reader.head_bucket(Bucket=self._at.bucket)
             return _date_s(answer) - time.time()
+        raise AssertionError("unreachable: no answer code is expected here")
+
+    def keeps_old_versions(self) -> bool:
+        """Whether what is overwritten or deleted can be had back."""
+        with self._explained(self._at.bucket):
+            return str(self._reader.get_bucket_versioning(Bucket=self._at.bucket).get("Status")) == "Enabled"
         raise AssertionError("unreachable: no answer code is expected here")
 
     def refuses_damage(self, key: str) -> bool:

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from gristmill import store
@@ -16,6 +16,7 @@ from gristmill.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    StoreAccessError,
     StoreError,
     UnconditionalStoreError,
 )
@@ -37,6 +38,8 @@ class Finding:
     passed: bool
     detail: str
     """What was seen; if it failed, what that would cost."""
+    essential: bool = True
+    """Whether a store that fails must not be used."""
 
 
 @runtime_checkable
@@ -46,6 +49,8 @@ class RemoteStore(Protocol):
     def clock_skew_s(self) -> float: ...
 
     def refuses_damage(self, key: str) -> bool: ...
+
+    def keeps_old_versions(self) -> bool: ...
 
 
 _proven: set[tuple[type, str]] = set()
@@ -76,6 +81,7 @@ def examine(object_store: ObjectStore) -> tuple[Finding, ...]:
         StoreError: the store can't be reached or used at all.
     """
     checks: tuple[tuple[str, Callable[[ObjectStore, str], str]], ...] = (
+        ("permissions", _permissions),
         ("conditions", _conditions),
         ("one winner of a race", _race),
         ("no lost update", _count),
@@ -84,7 +90,8 @@ def examine(object_store: ObjectStore) -> tuple[Finding, ...]:
         ("checksums", _checksums),
         ("clock", _clock),
     )
-    return tuple(_probe(name, object_store, check) for name, check in checks)
+    found = tuple(_probe(name, object_store, check) for name, check in checks)
+    return (*found, replace(_probe("versioning", object_store, _versioning), essential=False))
 
 
 class _BrokenPromiseError(Exception):
@@ -97,10 +104,38 @@ def _probe(name: str, object_store: ObjectStore, check: Callable[[ObjectStore, s
         return Finding(name, True, check(object_store, folder))
     except _BrokenPromiseError as error:
         return Finding(name, False, str(error))
+    except StoreAccessError as error:
+        if name == "permissions":
+            raise
+        return Finding(name, False, f"could not be tried: {error}")
     finally:
         with contextlib.suppress(StoreError):
             for key in list(object_store.list(f"{folder}/")):
                 object_store.delete(key)
+
+
+def _permissions(object_store: ObjectStore, folder: str) -> str:
+    key = f"{folder}/object"
+    tried: dict[str, tuple[Callable[[], object], str]] = {
+        "write": (lambda: object_store.put_new(key, b"1"), "nothing can be published"),
+        "read": (lambda: object_store.get(key), "hosts with these credentials pull nothing"),
+        "list": (lambda: list(object_store.list(f"{folder}/")), "`registry gc` and captures don't see what is there"),
+        "delete": (lambda: object_store.delete(key), "`registry gc` frees nothing, and probes like these stay"),
+    }
+    refused: dict[str, StoreAccessError] = {}
+    for what, (act, _) in tried.items():
+        try:
+            act()
+        except StoreAccessError as error:
+            refused[what] = error
+        except ObjectNotFoundError:
+            continue
+    if len(refused) == len(tried):
+        raise refused["read"]
+    if refused:
+        costs = "; ".join(f"may not {what}: {tried[what][1]}" for what in refused)
+        raise _BrokenPromiseError(f"{costs}. Extend what these credentials are allowed to do")
+    return f"may {', '.join(tried)}"
 
 
 def _conditions(object_store: ObjectStore, folder: str) -> str:
@@ -142,7 +177,10 @@ def _race(object_store: ObjectStore, folder: str) -> str:
         with ThreadPoolExecutor(RACERS) as pool:
             winners = sum(pool.map(put, range(RACERS)))
         if winners != 1:
-            raise _BrokenPromiseError(f"{winners} of {RACERS} concurrent puts of one new key won")
+            raise _BrokenPromiseError(
+                f"{winners} of {RACERS} concurrent puts of one new key won: two promoters would "
+                "each take a version for theirs"
+            )
     return f"{ROUNDS} races of {RACERS}: one winner each"
 
 
@@ -166,7 +204,9 @@ def _count(object_store: ObjectStore, folder: str) -> str:
         list(pool.map(increment, range(RACERS)))
     counted = int(store.read(object_store, key).partition(b" ")[0])
     if counted != RACERS * INCREMENTS:
-        raise _BrokenPromiseError(f"{RACERS * INCREMENTS} concurrent compare-and-swaps left a counter at {counted}")
+        raise _BrokenPromiseError(
+            f"{RACERS * INCREMENTS} concurrent compare-and-swaps left a counter at {counted}: promotions would be lost"
+        )
     return f"{counted} concurrent compare-and-swaps, none lost"
 
 
@@ -192,7 +232,9 @@ def _listing(object_store: ObjectStore, folder: str) -> str:
     except StoreError as error:
         raise _BrokenPromiseError(f"listing failed: {error}") from None
     if found != keys:
-        raise _BrokenPromiseError(f"listing gave {len(found)} of {len(keys)} keys just written")
+        raise _BrokenPromiseError(
+            f"listing gave {len(found)} of {len(keys)} keys just written: `registry gc` and captures would miss some"
+        )
     return "objects are listed as soon as they are written"
 
 
@@ -207,5 +249,24 @@ def _checksums(object_store: ObjectStore, folder: str) -> str:
 def _clock(object_store: ObjectStore, folder: str) -> str:
     skew_s = object_store.clock_skew_s() if isinstance(object_store, RemoteStore) else 0.0
     if abs(skew_s) > MAX_CLOCK_SKEW_S:
-        raise _BrokenPromiseError(f"its clock is {skew_s:.0f} s ahead of ours: signatures would expire early or late")
+        raise _BrokenPromiseError(
+            f"its clock is {skew_s:.0f} s ahead of ours: it would refuse signed requests, or signatures would expire "
+            "early or late; set both by NTP"
+        )
     return f"its clock is {skew_s:.0f} s ahead of ours"
+
+
+def _versioning(object_store: ObjectStore, folder: str) -> str:
+    if not isinstance(object_store, RemoteStore):
+        raise _BrokenPromiseError("a folder keeps no old versions: what a mistake deletes comes from backups only")
+    try:
+        kept = object_store.keeps_old_versions()
+    except StoreError:
+        raise _BrokenPromiseError(
+            "whether old versions are kept was not answered; if not, what a mistake or a stolen key deletes is lost"
+        ) from None
+    if kept:
+        return "old versions are kept: let a lifecycle rule remove them, or `registry gc` frees nothing"
+    raise _BrokenPromiseError(
+        "no old versions are kept: what a mistake or a stolen key deletes comes from backups only; switch versioning on"
+    )

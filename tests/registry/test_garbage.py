@@ -24,7 +24,7 @@ from registry.errors import CollectionError, RegistryStateError, RollbackTargetE
 from registry.garbage import DAY_S, KeepingPolicy, Marked, Swept, collect, plan_collection
 from registry.repository import TIMESTAMP_KEY, Live
 from registry.rollback import history, roll_back
-from tests.registry.world import CANARY, DelegatingStore, DyingStore, Killed, World
+from tests.registry.world import CANARY, BeforeTimestamp, DelegatingStore, DyingStore, Killed, World
 
 SHORT = KeepingPolicy(keep_s=0, keep_states=2)
 
@@ -114,13 +114,6 @@ def orphaned(base: World) -> World:
         base.publish("softmax", b"code 2", store=BeforeTimestamp(base.store))
     age(base)
     return base
-
-
-class BeforeTimestamp(DelegatingStore):
-    def replace_if(self, key: str, content: bytes, etag: str) -> str:
-        if key == TIMESTAMP_KEY:
-            raise Killed
-        return self.inner.replace_if(key, content, etag)
 
 
 class TestWhatGoes:

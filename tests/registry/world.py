@@ -159,6 +159,15 @@ class DyingStore(DelegatingStore):
         self.left -= 1
 
 
+class BeforeTimestamp(DelegatingStore):
+    """Kills its user just before hosts would see what it has written."""
+
+    def replace_if(self, key: str, content: bytes, etag: str) -> str:
+        if key == TIMESTAMP_KEY:
+            raise Killed
+        return self.inner.replace_if(key, content, etag)
+
+
 class ForgetfulStore(DelegatingStore):
     """Ignores every condition, as some S3 servers do."""
 
