@@ -27,6 +27,16 @@ RUNNER_FLAGS = (*COMMON_FLAGS, str(SOURCES / "runner.c"), "-Wl,--no-as-needed", 
 """The runner brings the libraries that candidates are linked to, so that loading one is quick."""
 
 Words = ctypes.c_int64 * 4
+HOST_LIMITS = {
+    "File size limit exceeded": "this shell allows no files of that size; raise its limit (ulimit -f unlimited)",
+    "CPU time limit exceeded": "this shell allows too little CPU time; raise its limit (ulimit -t unlimited)",
+    "No space left on device": "no space is left for its files; free some, in TMPDIR as well",
+    "virtual memory exhausted": "the host gave it too little memory; free some, or raise the limit (ulimit -v)",
+    "Cannot allocate memory": "the host gave it too little memory; free some, or raise the limit (ulimit -v)",
+    "out of memory": "the host gave it too little memory; free some, or raise the limit (ulimit -v)",
+    "terminated program cc1": "something ended the compiler (too little memory, perhaps); free some and try again",
+}
+"""What a compiler says that was stopped by its host, and what that means."""
 
 
 class InputTensor(ctypes.Structure):
@@ -153,6 +163,16 @@ def _compile(compiler: str, flags: tuple[str, ...], target: Path) -> None:
     built = subprocess.run([compiler, *flags, "-o", scratch], capture_output=True, text=True, check=False)
     if built.returncode:
         Path(scratch).unlink()
-        raise HostFaultError(f"{compiler} cannot build the judge's own code: {built.stderr[:300]!r}; try another CXX")
+        raise HostFaultError(f"{compiler} cannot build the judge's own code: {_why(built.stderr)}")
     Path(scratch).chmod(0o755)
     Path(scratch).replace(target)
+
+
+def _why(said: str) -> str:
+    """What a compiler said, as one line that tells what to do. One that meets a limit of the host calls it a bug of its
+    own.
+    """
+    for complaint, meaning in HOST_LIMITS.items():
+        if complaint.lower() in said.lower():
+            return meaning
+    return f"{' '.join(said[:300].split())}; try another CXX"
