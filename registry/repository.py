@@ -83,7 +83,7 @@ EditFunction = Callable[[Entry | None], Edit | None]
 
 
 @dataclass
-class _State:
+class State:
     """All that a change starts from: one consistent, verified reading."""
 
     root: Root
@@ -184,7 +184,7 @@ class Repository:
             if change is None:
                 return current
             floor = max(role.signed.version, floor) + 1
-            entry = _entry(_next_index(channel, floor, current, change))
+            entry = entry_of(next_index(channel, floor, current, change))
             written[entry.sha256] = floor
             try:
                 self._write_index(state, role, channel, entry)
@@ -203,7 +203,7 @@ class Repository:
             self._require_trusted(state, name)
             role.signed.version += 1
             self._put_bumping(role, name)
-            _refer(state.snapshot, role, name)
+            refer(state.snapshot, role, name)
         try:
             self._publish_snapshot(state)
         except PreconditionFailedError:
@@ -212,6 +212,13 @@ class Repository:
     def policy(self) -> AttestationPolicy:
         """Whose attestations hosts demand now."""
         return self._published_policy(self._read())
+
+    def trusted_keys(self) -> dict[str, tuple[str, ...]]:
+        """Role, or attestor, to the keys that count now: ids, or for attestors `trust.key_text`."""
+        state = self._read()
+        roles = {name: tuple(role.keyids) for name, role in state.root.roles.items()}
+        channels = {name: tuple(state.targets.signed.get_delegated_role(name).keyids) for name in CHANNELS}
+        return {**roles, **channels, **self._published_policy(state).keys}
 
     def _create(self) -> None:
         policy = records.canonical_json(self._policy())
@@ -222,7 +229,7 @@ class Repository:
         snapshot = Metadata(Snapshot())
         for name, role in [("targets", targets), *((name, Metadata(Targets())) for name in CHANNELS)]:
             self._put_bumping(role, name)
-            _refer(snapshot, role, name)
+            refer(snapshot, role, name)
         self._put_bumping(snapshot, "snapshot")
         timestamp = Metadata(TimestampRole(snapshot_meta=_meta(snapshot)))
         try:
@@ -262,16 +269,16 @@ class Repository:
         }
         return Delegations(keys, roles)
 
-    def _write_index(self, state: _State, role: Metadata[Targets], channel: Channel, entry: Entry) -> None:
+    def _write_index(self, state: State, role: Metadata[Targets], channel: Channel, entry: Entry) -> None:
         content = records.canonical_json(entry.index)
         self._store.put_new(trust.target_key(channel.index_path, entry.sha256), content)
         role.signed.targets[channel.index_path] = TargetFile.from_data(channel.index_path, content, ["sha256"])
         role.signed.version = entry.index.number
         self._store.put_new(_metadata_key(channel.name, entry.index.number), self._signed(role, channel.name))
-        _refer(state.snapshot, role, channel.name)
+        refer(state.snapshot, role, channel.name)
         self._publish_snapshot(state)
 
-    def _publish_snapshot(self, state: _State) -> None:
+    def _publish_snapshot(self, state: State) -> None:
         state.snapshot.signed.version = max(state.snapshot.signed.version, self._snapshot_floor) + 1
         self._put_bumping(state.snapshot, "snapshot")
         self._snapshot_floor = state.snapshot.signed.version
@@ -291,16 +298,19 @@ class Repository:
         raise ConflictError(f"{self._store.url}: no free version of {name} in {_VERSION_TRIES} tries; check the store")
 
     def _signed(self, metadata: Metadata[Any], name: str) -> bytes:
-        metadata.signed.expires = datetime.now(UTC).replace(microsecond=0) + LIFETIMES[name]
-        metadata.signatures.clear()
+        self._expire(metadata, name)
         for signer in self._keyring.signers(name):
             metadata.sign(signer, append=True)
         return metadata.to_bytes()
 
-    def _read(self) -> _State:
+    def _expire(self, metadata: Metadata[Any], name: str) -> None:
+        metadata.signed.expires = datetime.now(UTC).replace(microsecond=0) + LIFETIMES[name]
+        metadata.signatures.clear()
+
+    def _read(self) -> State:
         return self._read_under(read_chain(self._store, self._own_root())[-1])
 
-    def _read_under(self, root: Root) -> _State:
+    def _read_under(self, root: Root) -> State:
         """What is current, if the keys that this root names have signed it."""
         try:
             found = self._store.get(TIMESTAMP_KEY, max_bytes=MAX_METADATA_BYTES)
@@ -312,14 +322,14 @@ class Repository:
         timestamp = self._verified(TimestampRole, found.content, root, "timestamp")
         snapshot = self._verified_file(Snapshot, timestamp.signed.snapshot_meta, root, "snapshot")
         targets = self._verified_file(Targets, snapshot.signed.meta["targets.json"], root, "targets")
-        return _State(root, timestamp, found.etag, snapshot, targets)
+        return State(root, timestamp, found.etag, snapshot, targets)
 
-    def _role(self, state: _State, name: str) -> Metadata[Targets]:
+    def _role(self, state: State, name: str) -> Metadata[Targets]:
         if name not in CHANNELS:
             raise RegistryStateError(f"channel {name!r} is not known, expected one of {', '.join(CHANNELS)}")
         return self._verified_file(Targets, state.snapshot.signed.meta[f"{name}.json"], state.targets.signed, name)
 
-    def _require_trusted(self, state: _State, channel_name: str) -> None:
+    def _require_trusted(self, state: State, channel_name: str) -> None:
         """Whether hosts will believe what this key set signs: it may be from before a key was replaced."""
         for by, role in ((state.root, "timestamp"), (state.root, "snapshot"), (state.targets.signed, channel_name)):
             trusted = by.get_delegated_role(role).keyids
@@ -329,7 +339,7 @@ class Repository:
                     "now; bring the key that replaced it here"
                 )
 
-    def _published_policy(self, state: _State) -> AttestationPolicy:
+    def _published_policy(self, state: State) -> AttestationPolicy:
         target = state.targets.signed.targets[trust.POLICY_PATH]
         key = trust.target_key(trust.POLICY_PATH, target.hashes["sha256"])
         content = store.read(self._store, key, trust.MAX_INDEX_BYTES)
@@ -358,7 +368,7 @@ class Repository:
     def _not_ours(self, name: str, error: Exception) -> RegistryStateError:
         return RegistryStateError(
             f"{self._store.url}: metadata of {name} is not what our keys signed ({error}); use the keys of this "
-            "registry, or restore the store"
+            "registry, finish a key ceremony that was cut off, or restore the store"
         )
 
     def _entry(self, role: Metadata[Targets], channel: Channel) -> Entry | None:
@@ -403,7 +413,7 @@ def channel_of(index_path: str) -> Channel | None:
     return channel if name in CHANNELS and channel.index_path == index_path else None
 
 
-def _next_index(channel: Channel, number: int, current: Entry | None, change: Edit) -> Index:
+def next_index(channel: Channel, number: int, current: Entry | None, change: Edit) -> Index:
     return Index(
         channel=channel.name,
         fleet=channel.fleet,
@@ -418,7 +428,7 @@ def _next_index(channel: Channel, number: int, current: Entry | None, change: Ed
     )
 
 
-def _entry(index: Index) -> Entry:
+def entry_of(index: Index) -> Entry:
     return Entry(index, records.digest(index))
 
 
@@ -430,5 +440,5 @@ def _meta(metadata: Metadata[Any]) -> MetaFile:
     return MetaFile.from_data(metadata.signed.version, metadata.to_bytes(), ["sha256"])
 
 
-def _refer(snapshot: Metadata[Snapshot], role: Metadata[Targets], name: str) -> None:
+def refer(snapshot: Metadata[Snapshot], role: Metadata[Targets], name: str) -> None:
     snapshot.signed.meta[f"{name}.json"] = _meta(role)
