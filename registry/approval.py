@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gristmill import trust
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
-from registry import attestation
+from registry import attestation, doctor
 from registry.errors import ApprovalError
 from registry.keys import Keyring
 from registry.promotion import ApprovalPolicy, decide_approval
@@ -52,6 +52,7 @@ def approve_by_policy(
     object_store: ObjectStore, keyring: Keyring, source: Channel, policy: ApprovalPolicy, target_name: str = "stable"
 ) -> list[Approval]:
     """Signs those tables of a channel whose gains may pass alone; says why the others wait for a person."""
+    doctor.require_conditional_puts(object_store)
     repository = Repository(object_store, keyring)
     target = Channel(target_name, source.fleet, source.model, source.hardware)
     demanded = repository.policy()
