@@ -176,7 +176,9 @@ class DirectoryStore:
         return StoreError(f"{self.url}: {key}: {error.strerror or error}; check that the address names a folder")
 
     def _check_address(self) -> None:
-        if self.root.is_dir() or (self.root.parent.is_dir() and not self.root.exists()):
+        if not self.root.exists() and self.root.parent.is_dir():
+            return
+        if self.root.is_dir():  # asked last: others may be making it
             return
         if self.root.exists():
             raise MissingBucketError(f"{self.url}: this is no folder; check the address")
