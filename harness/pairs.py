@@ -154,7 +154,7 @@ class Pairs:
         looks = [lambda: self._keep_sample(self._examine(batch)), self._opponent.look_back]
         for look in looks if self.order.random() < 0.5 else looks[::-1]:
             look()
-        return Pair(self._candidate_ns, self._opponent_ns)
+        return Pair(self._candidate_ns, self._opponent_ns, candidate_first)
 
     def _pick(self, count: int) -> Numbers:
         sets = self._trial.stock.layout.sets

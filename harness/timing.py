@@ -16,6 +16,8 @@ from harness import significance
 from kernels.verdict import PairNoise
 
 CONFIDENCE = 0.95
+DISTURBED = 1.25
+"""By how much a ratio may depend on who goes first; honest kernels differ by 2 to 17 %."""
 NORMAL_SPREAD = 1.4826
 """Standard deviation of normal samples over their median distance from the middle."""
 
@@ -40,6 +42,7 @@ class Pair:
 
     candidate_ns: float
     baseline_ns: float
+    candidate_first: bool = True
 
     @property
     def ratio(self) -> float:
@@ -181,12 +184,23 @@ def collect(
 
 def _look(pairs: Sequence[Pair], rule: StopRule) -> tuple[Interval, float, float]:
     """The interval; what is proven, which is never more than the interval says; and what is excluded."""
-    ratios = np.array([pair.ratio for pair in pairs])
+    ratios = np.array([pair.ratio for pair in _undisturbed(pairs)])
     interval = bootstrap(significance.in_both_orders(ratios))
     in_all = len(rule.looks) + 1  # the last may come with the end of the time, at any count
     floor = min(interval.low, significance.lower_bound(ratios, rule.workloads, in_all))
     ceiling = max(interval.high, significance.upper_bound(ratios, in_all)) if rule.persistent else interval.high
     return interval, floor, ceiling
+
+
+def _undisturbed(pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """All pairs, unless the other side is much slower after the candidate than before it: a candidate can empty the
+    caches for whoever comes next. Then those in which it came last. Of few pairs, all.
+    """
+    after, before = ([pair for pair in pairs if pair.candidate_first is first] for first in (True, False))
+    if len(pairs) < significance.MANY_PAIRS or not before:
+        return pairs
+    slowed = statistics.median(p.ratio for p in after) > DISTURBED * statistics.median(p.ratio for p in before)
+    return before if slowed else pairs
 
 
 def batch_size(per_call_ns: float, target_ns: float, sets: int, rng: random.Random) -> int:

@@ -180,3 +180,15 @@ def test_batches_are_unpredictable():
 
 def test_half_width_is_relative():
     assert Interval(2.0, 1.9, 2.1).half_width == pytest.approx(0.05)
+
+
+def test_a_candidate_that_slows_down_whoever_comes_next_gains_nothing() -> None:
+    noise, rule = random.Random(3), StopRule(60, 60, 1e9, 0.0, 1.0)
+
+    def measure(first: bool, slowed: float) -> Pair:
+        return Pair(1.0, (slowed if first else 1.0) * noise.lognormvariate(0, 0.03), first)
+
+    fair = collect(lambda first: measure(first, 1.1), rule, random.Random(0), lambda: 0.0)
+    foul = collect(lambda first: measure(first, 3.0), rule, random.Random(0), lambda: 0.0)
+    assert fair.ratio.median == pytest.approx(1.1**0.5, rel=0.02), "an effect of the order is taken out of the mean"
+    assert foul.ratio.median == pytest.approx(1.0, rel=0.02) and foul.floor < 1.02
