@@ -6,9 +6,8 @@ import argparse
 import json
 
 from cli.table import compact_table
+from gristmill.trust import CHANNELS
 from tasks.settings import from_environment
-
-CHANNELS = ("canary", "stable")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

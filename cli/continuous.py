@@ -8,13 +8,14 @@ import time
 
 from cli.amount import not_negative, positive
 from gristmill import records
+from gristmill.trust import CHANNELS
 from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window-h", type=positive, default=24.0, help="hours of spool that a turn looks at")
     parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search in a turn that compiles")
-    parser.add_argument("--channel", choices=("canary", "stable"), default="canary", help="where to publish")
+    parser.add_argument("--channel", choices=CHANNELS, default="canary", help="where to publish")
     parser.add_argument(
         "--every-s", type=not_negative, default=0.0, help="turn again after so long, until Ctrl-C; 0 turns once"
     )

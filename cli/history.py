@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 from cli.table import compact_table
 from gristmill.kernel_table import KernelTable, TableEntry
 from gristmill.store import ObjectStore
-from gristmill.trust import ATTESTORS, Channel
+from gristmill.trust import ATTESTORS, CHANNELS, Channel
 from tasks.settings import Settings
 
 if TYPE_CHECKING:
     from registry.difference import Difference
     from registry.keys import Keyring
     from registry.repository import Entry, Repository
-
-CHANNEL_NAMES = ("canary", "stable")
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Reader:
         """A state by name, with the one before."""
         from registry.states import find_state
 
-        histories = {one: list(self.repository.history(self.channel(one))) for one in CHANNEL_NAMES}
+        histories = {one: list(self.repository.history(self.channel(one))) for one in CHANNELS}
         at = find_state(name, histories)
         states = histories[at.channel_name]
         return self.channel(at.channel_name), states[at.index], next(iter(states[at.index + 1 :]), None)

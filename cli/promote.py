@@ -7,12 +7,13 @@ import json
 
 from cli.table import compact_table
 from gristmill.kernel_table import Artifact
+from gristmill.trust import CHANNELS
 from registry.publication import Published
 from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--channel", choices=("canary", "stable"), default="canary", help="where to publish")
+    parser.add_argument("--channel", choices=CHANNELS, default="canary", help="where to publish")
     parser.add_argument("--search", default="", help="id of the search; the one that finished last if not given")
     parser.add_argument("--release", action="store_true", help="judge nothing: make stable serve what canary serves")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -10,13 +10,14 @@ from collections import defaultdict
 from cli import history
 from cli.amount import count, not_negative, positive
 from cli.table import compact_table
+from gristmill.trust import CHANNELS
 from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     log = commands.add_parser("log", help="a channel's states, newest first")
-    log.add_argument("channel", nargs="?", choices=history.CHANNEL_NAMES, default="canary", help="default: canary")
+    log.add_argument("channel", nargs="?", choices=CHANNELS, default="canary", help="default: canary")
     log.add_argument("--limit", type=count, default=50, help="show so many at most; default: 50")
     show = commands.add_parser("show", help="one state: who, when, why, its kernels, and what it changed")
     show.add_argument("state", nargs="?", default="canary", help="canary (the default), stable~1, canary:12, 3f2a91")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
+from gristmill.trust import CHANNELS
 from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--channel", choices=("canary", "stable"), default="canary", help="whose state to undo")
+    parser.add_argument("--channel", choices=CHANNELS, default="canary", help="whose state to undo")
     parser.add_argument(
         "--to", type=int, help="number of the state to restore (0: no kernels at all); see registry log"
     )

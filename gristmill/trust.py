@@ -22,6 +22,8 @@ from gristmill.store import checked_key
 if TYPE_CHECKING:
     from securesystemslib.signer import Key
 
+CHANNELS = ("canary", "stable")
+"""A table comes to some hosts of a fleet first, and then to all."""
 POLICY_PATH = "policy/attestation.json"
 """TUF target of the `AttestationPolicy`."""
 JUDGE, APPROVER = "judge", "approver"

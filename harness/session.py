@@ -139,11 +139,13 @@ class Session:
         try:
             # Thawing and freezing are on the clock: nothing that a runner left running gets ahead, or ends late. A
             # message that is there when the runner thaws wakes it once instead of twice.
-            early, late = (message, b"") if len(message) <= SOCKET_ROOM_BYTES else (b"", message)
+            fits = len(message) <= SOCKET_ROOM_BYTES
             start_ns = time.perf_counter_ns()
-            channel.sendall(early)
+            if fits:
+                channel.sendall(message)
             self._process.thaw()
-            channel.sendall(late)
+            if not fits:
+                channel.sendall(message)
             header = self._wait(timeout_s)
             self._process.freeze()
             elapsed_ns = time.perf_counter_ns() - start_ns

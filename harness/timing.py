@@ -43,6 +43,7 @@ class Pair:
     candidate_ns: float
     baseline_ns: float
     candidate_first: bool = True
+    """Whether the candidate's batch came before the other's."""
 
     @property
     def ratio(self) -> float:

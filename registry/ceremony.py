@@ -22,12 +22,12 @@ from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 from gristmill import durable_file, records, trust
 from gristmill.errors import ObjectExistsError, PreconditionFailedError
 from gristmill.store import ObjectStore
-from gristmill.trust import AttestationPolicy, Channel
+from gristmill.trust import CHANNELS, AttestationPolicy, Channel
 from registry import keys
 from registry.attestation import unattested
 from registry.errors import CeremonyError, ConflictError, RegistryStateError
 from registry.keys import NEXT, Keyring
-from registry.repository import CHANNELS, MAX_ATTEMPTS, Edit, Repository, State, entry_of, next_index, refer
+from registry.repository import MAX_ATTEMPTS, Edit, Repository, State, entry_of, next_index, refer
 from registry.root_chain import check_succession, read_chain, root_key
 
 TOP_ROLES = ("root", "targets", "snapshot", "timestamp")

@@ -20,7 +20,7 @@ from gristmill.store import RENEWED_AFTER_S, Listing, ObjectStore
 from gristmill.trust import Channel
 from registry.errors import CollectionError
 from registry.publication import read_manifest
-from registry.repository import Entry, Live, Repository
+from registry.repository import Entry, Live, Repository, metadata_key
 
 DAY_S = 86_400.0
 FOLDERS = {"targets": "index", "tuf": "metadata", "attestations": "attestation", "blobs": "blob", "probe": "probe"}
@@ -146,12 +146,12 @@ def mark(
     live = repository.live()
     written_s = {found.key: found.modified_s for found in listed}
     keys = set(live.target_keys)
-    keys |= {f"tuf/{version}.{role}.json" for role, version in live.versions.items()}
+    keys |= {metadata_key(role, version) for role, version in live.versions.items()}
     manifests: set[str] = set()
     for channel, entry in live.states.items():
         for state in _kept(repository.history_from(entry, channel), channel, written_s, now_s, policy):
             keys.add(trust.target_key(channel.index_path, state.sha256))
-            keys.add(f"tuf/{state.index.number}.{channel.name}.json")
+            keys.add(metadata_key(channel.name, state.index.number))
             manifests.update(state.index.tables.values())
     current = {digest for entry in live.states.values() for digest in entry.index.tables.values()}
     for digest in manifests:

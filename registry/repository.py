@@ -24,13 +24,12 @@ from tuf.api.metadata import Timestamp as TimestampRole
 from gristmill import durable_file, records, store, trust
 from gristmill.errors import GristmillError, ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
 from gristmill.store import NotModified, ObjectStore, StoredObject
-from gristmill.trust import AttestationPolicy, Channel, Index
+from gristmill.trust import CHANNELS, AttestationPolicy, Channel, Index
 from registry.errors import ConflictError, KeyFileError, RegistryStateError
 from registry.keys import ROOT_THRESHOLD, Keyring
 from registry.root_chain import read_chain, root_key
 
 TIMESTAMP_KEY = "tuf/timestamp.json"
-CHANNELS = ("canary", "stable")
 LIFETIMES = {
     "root": timedelta(days=365),
     "targets": timedelta(days=365),
@@ -276,7 +275,7 @@ class Repository:
         self._store.put_new(trust.target_key(channel.index_path, entry.sha256), content)
         role.signed.targets[channel.index_path] = TargetFile.from_data(channel.index_path, content, ["sha256"])
         role.signed.version = entry.index.number
-        self._store.put_new(_metadata_key(channel.name, entry.index.number), self._signed(role, channel.name))
+        self._store.put_new(metadata_key(channel.name, entry.index.number), self._signed(role, channel.name))
         refer(state.snapshot, role, channel.name)
         self._publish_snapshot(state)
 
@@ -293,7 +292,7 @@ class Repository:
         """Writes an immutable metadata file under the next version that no crashed or slower writer has taken."""
         for _ in range(_VERSION_TRIES):
             try:
-                self._store.put_new(_metadata_key(name, metadata.signed.version), self._signed(metadata, name))
+                self._store.put_new(metadata_key(name, metadata.signed.version), self._signed(metadata, name))
                 return
             except ObjectExistsError:
                 metadata.signed.version += 1
@@ -350,7 +349,7 @@ class Repository:
         return records.parse(AttestationPolicy, content, "attestation policy")
 
     def _verified_file(self, kind: type[S], meta: MetaFile, by: Root | Targets, name: str) -> Metadata[S]:
-        content = store.read(self._store, _metadata_key(name, meta.version), MAX_METADATA_BYTES)
+        content = store.read(self._store, metadata_key(name, meta.version), MAX_METADATA_BYTES)
         try:
             meta.verify_length_and_hashes(content)
         except LengthOrHashMismatchError as error:
@@ -434,7 +433,8 @@ def entry_of(index: Index) -> Entry:
     return Entry(index, records.digest(index))
 
 
-def _metadata_key(name: str, version: int) -> str:
+def metadata_key(name: str, version: int) -> str:
+    """Where the store keeps a role's metadata of that version."""
     return f"tuf/{version}.{name}.json"
 
 

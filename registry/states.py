@@ -16,7 +16,7 @@ from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry.errors import StateNameError
 from registry.keys import Keyring
-from registry.repository import MAX_METADATA_BYTES, Entry
+from registry.repository import MAX_METADATA_BYTES, Entry, metadata_key
 
 SHORT = 10
 """Digits of a digest that are shown; any unique prefix of `SHORTEST` or more is understood."""
@@ -66,7 +66,7 @@ def find_state(name: str, histories: Mapping[str, Sequence[Entry]]) -> Position:
 def signature_of(object_store: ObjectStore, keyring: Keyring, channel: Channel, entry: Entry) -> Signature | None:
     """Whose key signed the metadata that made a state current; None if that is gone, or is about something else."""
     try:
-        content = store.read(object_store, f"tuf/{entry.index.number}.{channel.name}.json", MAX_METADATA_BYTES)
+        content = store.read(object_store, metadata_key(channel.name, entry.index.number), MAX_METADATA_BYTES)
         metadata = Metadata[Targets].from_bytes(content)
     except (ObjectNotFoundError, RepositoryError, StorageError, ValueError):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from tests.registry.world import (
     ForgetfulStore,
     Killed,
     World,
+    cut_promotions,
     make_artifact,
     take,
 )
@@ -46,11 +46,6 @@ def world(tmp_path: Path) -> World:
 def served(world: World) -> set[str]:
     entry = world.repository.current(CANARY)
     return set(entry.index.tables) if entry else set()
-
-
-def copied(world: World, folder: Path) -> World:
-    shutil.copytree(world.folder, folder, symlinks=True)
-    return World(folder)
 
 
 class TestGate:
@@ -143,15 +138,8 @@ class TestCrashes:
         base = World(tmp_path / "base")
         base.publish("rms_norm", b"code 1")
         base.puller().poll()
-        for write in range(100):
-            world = copied(base, tmp_path / f"{write}")
-            try:
-                world.publish("softmax", b"code 2", store=DyingStore(world.store, write))
-            except Killed:
-                pass
-            else:
-                break
-            assert served(world) == {"rms_norm.float32"}
+        for write, world in cut_promotions(base, tmp_path):
+            assert served(world) == {"rms_norm.float32"}, f"killed before write {write}"
             puller = world.puller()
             assert puller.last_good() is not None and puller.poll() is None
             world.publish("silu_and_mul", b"code 3")

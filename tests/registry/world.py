@@ -135,6 +135,23 @@ class DelegatingStore:
         self.inner.delete(key)
 
 
+def copied(world: World, folder: Path) -> World:
+    shutil.copytree(world.folder, folder, symlinks=True)
+    return World(folder)
+
+
+def cut_promotions(base: World, folder: Path) -> Iterator[tuple[int, World]]:
+    """Copies of a world: in each a promoter of softmax was killed, before each of its writes in turn."""
+    for write in range(100):
+        world = copied(base, folder / f"{write}")
+        try:
+            world.publish("softmax", b"code 2", store=DyingStore(world.store, write))
+        except Killed:
+            yield write, world
+        else:
+            return
+
+
 class DyingStore(DelegatingStore):
     """Kills its user before the n-th write, counted from 0; or after that of the timestamp landed."""
 
