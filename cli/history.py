@@ -16,8 +16,9 @@ from tasks.settings import Settings
 
 if TYPE_CHECKING:
     from registry.difference import Difference
+    from registry.entry import Entry
     from registry.keys import Keyring
-    from registry.repository import Entry, Repository
+    from registry.repository import Repository
 
 
 @dataclass(frozen=True)

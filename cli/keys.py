@@ -131,7 +131,8 @@ def _show(settings: Settings, as_json: bool) -> int:
     from gristmill.errors import ObjectNotFoundError
     from registry.key_report import facts
     from registry.keys import load_keys
-    from registry.repository import TIMESTAMP_KEY, Repository
+    from registry.metadata_reader import TIMESTAMP_KEY
+    from registry.repository import Repository
     from tasks import object_store
 
     keyring = load_keys(settings.keys_dir)

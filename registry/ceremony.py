@@ -17,17 +17,20 @@ from pathlib import Path
 
 from securesystemslib.signer import Key
 from tuf.api.exceptions import RepositoryError
-from tuf.api.metadata import Metadata, Root, TargetFile, Targets
+from tuf.api.metadata import Metadata, Root, Targets
 
 from gristmill import durable_file, records, trust
 from gristmill.errors import ObjectExistsError, PreconditionFailedError
 from gristmill.store import ObjectStore
-from gristmill.trust import CHANNELS, AttestationPolicy, Channel
-from registry import keys
+from gristmill.trust import CHANNELS, AttestationPolicy
+from registry import genesis, keys
 from registry.attestation import unattested
+from registry.entry import Edit, channel_of, entry_of, next_index
 from registry.errors import CeremonyError, ConflictError, RegistryStateError
 from registry.keys import NEXT, Keyring
-from registry.repository import MAX_ATTEMPTS, Edit, Repository, State, entry_of, next_index, refer
+from registry.metadata_reader import MetadataReader, State
+from registry.metadata_writer import MetadataWriter, refer, start_lifetime
+from registry.repository import MAX_ATTEMPTS
 from registry.root_chain import check_succession, read_chain, root_key
 
 TOP_ROLES = ("root", "targets", "snapshot", "timestamp")
@@ -96,20 +99,23 @@ def _replace(
     return replace(replaced, new={**_ids(keys.load_keys(folder), in_place), **replaced.new})
 
 
-class _Ceremony(Repository):
+class _Ceremony:
     """Signs with the keys as they will be; the keys as they were sign the step between."""
 
     def __init__(
         self, object_store: ObjectStore, before: Keyring, after: Keyring, names: Collection[str], distrust: bool
     ) -> None:
-        super().__init__(object_store, after)
+        self._store = object_store
+        self._reader = MetadataReader(object_store)
+        self._writer = MetadataWriter(object_store, after)
+        self._keyring = after
         self._former = before
         self._names = names
         self._distrust = distrust
 
     def publish(self) -> Replaced:
         """Makes the new keys count, by one new root where it names them, and one swap of the timestamp."""
-        chain = self._lengthened(read_chain(self._store, self._own_root()))
+        chain = self._lengthened(read_chain(self._store, genesis.own_root(self._keyring, self._writer)))
         for _ in range(MAX_ATTEMPTS):
             state = self._current(chain)
             try:
@@ -132,7 +138,7 @@ class _Ceremony(Repository):
         root.version += 1
         signed = Metadata(root)
         without = self._names if self._distrust else ()
-        self._expire(signed, "root")
+        start_lifetime(signed, "root")
         signers = [*self._former.signers_here("root", without), *self._keyring.signers_here("root")]
         for signer in {signer.public_key.keyid: signer for signer in signers}.values():
             signed.sign(signer, append=True)
@@ -153,12 +159,12 @@ class _Ceremony(Repository):
         """What is current, signed as the newest root says or, until this ceremony is done, an older one."""
         for root in reversed(chain[1:]):
             with contextlib.suppress(RegistryStateError):
-                return replace(self._read_under(root), root=chain[-1])
-        return replace(self._read_under(chain[0]), root=chain[-1])
+                return replace(self._reader.read(root), root=chain[-1])
+        return replace(self._reader.read(chain[0]), root=chain[-1])
 
     def _sign_anew(self, state: State) -> dict[str, tuple[str, ...]]:
         """Publishes what is current under the new keys; returns what had to go."""
-        roles = {name: self._role(state, name) for name in CHANNELS}
+        roles = {name: self._reader.role(state, name) for name in CHANNELS}
         was = copy.deepcopy(state.targets.signed)
         for name in self._names:
             if name in CHANNELS:
@@ -166,14 +172,14 @@ class _Ceremony(Repository):
         dropped = self._demand(state, roles) if set(self._names) & set(trust.ATTESTORS) else {}
         if state.targets.signed != was or "targets" in self._names:
             state.targets.signed.version += 1
-            self._put_bumping(state.targets, "targets")
+            self._writer.put_bumping(state.targets, "targets")
             refer(state.snapshot, state.targets, "targets")
         changed = {path.split("/")[0] for path in dropped}
         for name in sorted(changed | set(self._names) & set(CHANNELS)):
             roles[name].signed.version += 1
-            self._put_bumping(roles[name], name)
+            self._writer.put_bumping(roles[name], name)
             refer(state.snapshot, roles[name], name)
-        self._publish_snapshot(state)
+        self._writer.publish_snapshot(state)
         return dropped
 
     def _exchange(self, by: Root | Targets, name: str) -> None:
@@ -193,10 +199,8 @@ class _Ceremony(Repository):
 
     def _demand(self, state: State, roles: dict[str, Metadata[Targets]]) -> dict[str, tuple[str, ...]]:
         """Writes the policy that names the new attestors, and takes from the channels what it leaves unattested."""
-        policy = self._policy_after(self._published_policy(state))
-        content = records.canonical_json(policy)
-        self._store.put_new(trust.target_key(trust.POLICY_PATH, records.sha256_hex(content)), content)
-        state.targets.signed.targets[trust.POLICY_PATH] = TargetFile.from_data(trust.POLICY_PATH, content, ["sha256"])
+        policy = self._policy_after(self._reader.policy(state))
+        self._writer.put_target(state.targets, trust.POLICY_PATH, records.canonical_json(policy))
         dropped: dict[str, tuple[str, ...]] = {}
         for role in roles.values():
             for path in sorted(role.signed.targets):
@@ -216,8 +220,9 @@ class _Ceremony(Repository):
         return replace(published, keys=trusted, required=required)
 
     def _drop(self, role: Metadata[Targets], path: str, policy: AttestationPolicy) -> tuple[str, ...]:
-        channel = _channel_of(path)
-        current = self._entry(role, channel)
+        channel = channel_of(path)
+        assert channel is not None, "a channel's role lists nothing but indexes"
+        current = self._reader.entry(role, channel)
         assert current is not None, "the path is one of the role's"
         gone = unattested(self._store, policy, channel.name, current.index.tables)
         if not gone:
@@ -231,15 +236,8 @@ class _Ceremony(Repository):
         tables = {name: digest for name, digest in current.index.tables.items() if name not in gone}
         edit = Edit(tables, f"revoked: keys of {', '.join(sorted(self._names))}")
         entry = entry_of(next_index(channel, role.signed.version + 1, current, edit))
-        content = records.canonical_json(entry.index)
-        self._store.put_new(trust.target_key(path, entry.sha256), content)
-        role.signed.targets[path] = TargetFile.from_data(path, content, ["sha256"])
+        self._writer.put_index(role, path, entry)
         return tuple(gone)
-
-
-def _channel_of(path: str) -> Channel:
-    name, fleet, model, file = path.split("/")
-    return Channel(name, fleet, model, file.removeprefix("index.").removesuffix(".json"))
 
 
 def _after(before: Keyring, names: Collection[str]) -> Keyring:

@@ -18,9 +18,11 @@ from gristmill import store, trust
 from gristmill.errors import ObjectExistsError, ObjectNotFoundError
 from gristmill.store import RENEWED_AFTER_S, Listing, ObjectStore
 from gristmill.trust import Channel
+from registry.entry import Entry
 from registry.errors import CollectionError
+from registry.metadata_reader import metadata_key
 from registry.publication import read_manifest
-from registry.repository import Entry, Live, Repository, metadata_key
+from registry.repository import Live, Repository
 
 DAY_S = 86_400.0
 FOLDERS = {"targets": "index", "tuf": "metadata", "attestations": "attestation", "blobs": "blob", "probe": "probe"}

@@ -16,10 +16,11 @@ from gristmill.kernel_table import Artifact
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry import attestation, doctor
+from registry.entry import Edit, Entry
 from registry.errors import PublicationError
 from registry.keys import Keyring
 from registry.promotion import Decision
-from registry.repository import Edit, Entry, Repository
+from registry.repository import Repository
 
 Decide = Callable[[Artifact, Artifact | None], Decision]
 """Judges the gate: the new artifact against the one that is current. Called anew after a conflict."""

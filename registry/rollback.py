@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry import attestation
+from registry.entry import Edit, Entry
 from registry.errors import RollbackTargetError
 from registry.keys import Keyring
 from registry.publication import Published, published
-from registry.repository import Edit, Entry, Repository
+from registry.repository import Repository
 
 
 def history(object_store: ObjectStore, keyring: Keyring, channel: Channel) -> list[Entry]:

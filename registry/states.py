@@ -14,9 +14,10 @@ from gristmill import store
 from gristmill.errors import ObjectNotFoundError
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
+from registry.entry import Entry
 from registry.errors import StateNameError
 from registry.keys import Keyring
-from registry.repository import MAX_METADATA_BYTES, Entry, metadata_key
+from registry.metadata_reader import MAX_METADATA_BYTES, metadata_key
 
 SHORT = 10
 """Digits of a digest that are shown; any unique prefix of `SHORTEST` or more is understood."""

@@ -23,9 +23,11 @@ from gristmill.kernel_table import Artifact
 from gristmill.pull import Puller
 from gristmill.s3_store import Endpoint, S3Store
 from gristmill.store import ObjectStore
+from registry import genesis
 from registry.embedded_store import EmbeddedStore
+from registry.entry import Entry
 from registry.publication import move
-from registry.repository import CHANNELS, Entry, Repository
+from registry.repository import Repository
 from registry.rollback import roll_back
 from tests.registry.world import CANARY, STABLE, DelegatingStore, World, make_artifact, ref
 
@@ -231,9 +233,9 @@ class TestAttacks:
         entry = thief.current(CANARY)
         assert entry is not None
         state = thief._read()
-        role = thief._role(state, "stable")
+        role = thief._reader.role(state, "stable")
         index = dataclasses.replace(entry.index, channel="stable")
-        thief._write_index(state, role, STABLE, Entry(index, records.digest(index)))
+        thief._writer.publish_index(state, role, STABLE, Entry(index, records.digest(index)))
         with pytest.raises(errors.TrustError):
             puller.poll()
 
@@ -427,8 +429,8 @@ def test_cut_off_at_every_read(world: World) -> None:
 
 def test_policy_names_every_channel(world: World) -> None:
     world.publish("rms_norm", b"code 1")
-    policy = world.repository._policy()
-    assert set(policy.required) == set(CHANNELS)
+    policy = genesis.first_policy(world.keyring)
+    assert set(policy.required) == set(trust.CHANNELS)
     assert all(attestor in policy.keys for required in policy.required.values() for attestor in required)
 
 

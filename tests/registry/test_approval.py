@@ -16,10 +16,11 @@ from gristmill.errors import TrustError
 from gristmill.kernel_table import Artifact, KernelTable
 from registry import attestation
 from registry.approval import approve, approve_by_policy
+from registry.entry import Edit
 from registry.errors import ApprovalError, KeyFileError
 from registry.promotion import ApprovalPolicy, Decision, decide_approval
 from registry.publication import Published, move, publish
-from registry.repository import Edit, Repository
+from registry.repository import Repository
 from registry.rollback import roll_back
 from tests.registry.world import CANARY, STABLE, World, make_artifact, take
 

@@ -17,8 +17,9 @@ from registry.approval import approve
 from registry.ceremony import Make, Replaced, revoke, rotate
 from registry.errors import CeremonyError, KeyFileError
 from registry.keys import KEY_NAMES, create_keys, load_keys, make_key, role_of
+from registry.metadata_reader import TIMESTAMP_KEY
 from registry.publication import move, publish
-from registry.repository import TIMESTAMP_KEY, Repository
+from registry.repository import Repository
 from registry.root_chain import read_chain
 from tests.registry.world import CANARY, STABLE, DyingStore, Killed, World, make_artifact, take
 

@@ -21,7 +21,8 @@ from registry import garbage
 from registry.embedded_store import EmbeddedStore
 from registry.errors import CollectionError, RegistryStateError, RollbackTargetError
 from registry.garbage import DAY_S, KeepingPolicy, Marked, Swept, collect, plan_collection
-from registry.repository import TIMESTAMP_KEY, Live
+from registry.metadata_reader import TIMESTAMP_KEY
+from registry.repository import Live
 from registry.rollback import history, roll_back
 from tests.registry.world import CANARY, BeforeTimestamp, DelegatingStore, Killed, World, copied, cut_promotions
 
@@ -198,7 +199,7 @@ class TestWhatGoes:
 
 
 def garbage_edit(world: World):  # type: ignore[no-untyped-def]
-    from registry.repository import Edit
+    from registry.entry import Edit
 
     entry = world.repository.current(CANARY)
     assert entry is not None

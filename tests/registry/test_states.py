@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from registry.entry import Edit, Entry, entry_of, next_index
 from registry.errors import StateNameError
-from registry.repository import Edit, Entry, entry_of, next_index
 from registry.states import Position, find_state, signature_of
 from tests.registry.world import CANARY, STABLE, World
 

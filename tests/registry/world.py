@@ -18,9 +18,10 @@ from gristmill.store import MAX_OBJECT_BYTES, Listing, NotModified, ObjectStore,
 from gristmill.trust import Channel
 from registry.approval import PERSON, sign
 from registry.keys import Keyring, create_keys
+from registry.metadata_reader import TIMESTAMP_KEY
 from registry.promotion import Decision
 from registry.publication import Published, publish
-from registry.repository import TIMESTAMP_KEY, Repository
+from registry.repository import Repository
 
 CANARY = Channel("canary", "chat", "llama", "x86_64-test")
 STABLE = Channel("stable", "chat", "llama", "x86_64-test")

@@ -1,0 +1,124 @@
+"""Writing signed metadata: immutable files under versions that nobody has taken, then the swap of the timestamp.
+
+Versions may have gaps: a file that a crashed or slower writer has left is passed over.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets
+from tuf.api.metadata import Timestamp as TimestampRole
+
+from gristmill import records, trust
+from gristmill.errors import ObjectExistsError
+from gristmill.store import ObjectStore
+from gristmill.trust import Channel
+from registry.entry import Entry
+from registry.errors import ConflictError, KeyFileError
+from registry.keys import Keyring
+from registry.metadata_reader import TIMESTAMP_KEY, State, metadata_key
+
+LIFETIMES = {
+    "root": timedelta(days=365),
+    "targets": timedelta(days=365),
+    "canary": timedelta(days=30),
+    "stable": timedelta(days=30),
+    "snapshot": timedelta(days=30),
+    "timestamp": timedelta(days=7),
+}
+"""How long a signature says that its content is current. `Repository.renew` starts it anew."""
+_VERSION_TRIES = 1000
+
+
+class MetadataWriter:
+    """Signs with one keyring, into one store. Not shared between threads."""
+
+    def __init__(self, object_store: ObjectStore, keyring: Keyring) -> None:
+        self._store = object_store
+        self._keyring = keyring
+        self._snapshot_floor = 0
+
+    def require_trusted(self, state: State, channel_name: str) -> None:
+        """Whether hosts will believe what this key set signs: it may be from before a key was replaced.
+
+        Raises:
+            KeyFileError: they will not.
+        """
+        for by, role in ((state.root, "timestamp"), (state.root, "snapshot"), (state.targets.signed, channel_name)):
+            trusted = by.get_delegated_role(role).keyids
+            if not all(key.keyid in trusted for key in self._keyring.public[role]):
+                raise KeyFileError(
+                    f"keys folder {self._keyring.folder}: its {role} key is not the one that {self._store.url} trusts "
+                    "now; bring the key that replaced it here"
+                )
+
+    def publish_index(self, state: State, role: Metadata[Targets], channel: Channel, entry: Entry) -> None:
+        """Makes an index current, under its own number.
+
+        Raises:
+            ObjectExistsError, PreconditionFailedError: others were faster; what was written is out of sight.
+        """
+        self.put_index(role, channel.index_path, entry)
+        role.signed.version = entry.index.number
+        self._store.put_new(metadata_key(channel.name, entry.index.number), self.signed(role, channel.name))
+        refer(state.snapshot, role, channel.name)
+        self.publish_snapshot(state)
+
+    def put_index(self, role: Metadata[Targets], index_path: str, entry: Entry) -> None:
+        """Writes an index and lists it in its role's metadata, which is yet to be written."""
+        self.put_target(role, index_path, records.canonical_json(entry.index))
+
+    def put_target(self, role: Metadata[Targets], path: str, content: bytes) -> None:
+        """Writes a target and lists it in its role's metadata, which is yet to be written."""
+        self._store.put_new(trust.target_key(path, records.sha256_hex(content)), content)
+        role.signed.targets[path] = TargetFile.from_data(path, content, ["sha256"])
+
+    def publish_snapshot(self, state: State) -> None:
+        """Makes what a snapshot refers to current, unless others were faster: `PreconditionFailedError`."""
+        state.snapshot.signed.version = max(state.snapshot.signed.version, self._snapshot_floor) + 1
+        self.put_bumping(state.snapshot, "snapshot")
+        self._snapshot_floor = state.snapshot.signed.version
+        state.timestamp.signed.version += 1
+        state.timestamp.signed.snapshot_meta = _meta(state.snapshot)
+        content = self.signed(state.timestamp, "timestamp")
+        self._store.replace_if(TIMESTAMP_KEY, content, state.timestamp_etag)
+
+    def publish_first(self, snapshot: Metadata[Snapshot]) -> None:
+        """As `publish_snapshot`, where there is no timestamp yet: `ObjectExistsError` if others were faster."""
+        self.put_bumping(snapshot, "snapshot")
+        timestamp = Metadata(TimestampRole(snapshot_meta=_meta(snapshot)))
+        self._store.put_new(TIMESTAMP_KEY, self.signed(timestamp, "timestamp"))
+
+    def put_bumping(self, metadata: Metadata[Any], name: str) -> None:
+        """Writes an immutable metadata file under the next version that no crashed or slower writer has taken."""
+        for _ in range(_VERSION_TRIES):
+            try:
+                self._store.put_new(metadata_key(name, metadata.signed.version), self.signed(metadata, name))
+                return
+            except ObjectExistsError:
+                metadata.signed.version += 1
+        raise ConflictError(f"{self._store.url}: no free version of {name} in {_VERSION_TRIES} tries; check the store")
+
+    def signed(self, metadata: Metadata[Any], name: str) -> bytes:
+        """The file of a role's metadata, its lifetime begun anew, signed by all the role's keys."""
+        start_lifetime(metadata, name)
+        for signer in self._keyring.signers(name):
+            metadata.sign(signer, append=True)
+        return metadata.to_bytes()
+
+
+def start_lifetime(metadata: Metadata[Any], name: str) -> None:
+    """Sets when it expires, from now, and takes the signatures off."""
+    metadata.signed.expires = datetime.now(UTC).replace(microsecond=0) + LIFETIMES[name]
+    metadata.signatures.clear()
+
+
+def refer(snapshot: Metadata[Snapshot], role: Metadata[Targets], name: str) -> None:
+    """Makes a snapshot name a role's metadata as it is now."""
+    snapshot.signed.meta[f"{name}.json"] = _meta(role)
+
+
+def _meta(metadata: Metadata[Any]) -> MetaFile:
+    return MetaFile.from_data(metadata.signed.version, metadata.to_bytes(), ["sha256"])
