@@ -46,7 +46,7 @@ class Host:
 
     `emit` is called from both the host's thread and the engine's. A channel that fails is reported once per distinct
     reason, and the last good generation goes on serving. `report` is called after a swap and every `report_s`, on the
-    host's thread; it may raise what a store raises.
+    host's thread, whether the channel could be read or not; it may raise what a store raises.
     """
 
     def __init__(
@@ -65,8 +65,9 @@ class Host:
         self._report = report
         self._report_s = report_s
         self._reported_at_s = -math.inf
-        self._reported_generation = -1
-        self._last_problem = ""
+        self._reported_generation: Generation | None = None
+        self._problems: dict[str, str] = {}
+        """What failed last, polling or reporting, to the reason; empty once it succeeds again."""
         self._served: list[frozenset[str]] = [_candidates(dispatcher.generation)]
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,14 +76,16 @@ class Host:
         """Stages the last good generation from the cache, then polls from a daemon thread, with 10 % jitter."""
 
         def loop() -> None:
-            self._guard(lambda: self._stage(self._channel.last_good()))
+            self._guard("poll", lambda: self._stage(self._channel.last_good()))
             while True:
                 try:
                     self.poll_once()
                 except Exception as error:
                     # A bug must not end the polling: this host would serve an old generation for ever, and silently.
                     traceback.print_exc()
-                    self._tell_problem(f"{type(error).__name__}: {error} (a bug; its traceback is on standard error)")
+                    self._tell_problem(
+                        "poll", f"{type(error).__name__}: {error} (a bug; its traceback is on standard error)"
+                    )
                 if self._stopped.wait(self._interval_s * random.uniform(0.9, 1.1)):
                     return
 
@@ -98,15 +101,20 @@ class Host:
     def poll_once(self) -> None:
         """One look at the channel; a generation that passes its smoke tests is staged."""
         if not self._dispatcher.kill.sampling:
-            self._guard(self._poll)
+            self._guard("poll", lambda: self._stage(self._channel.poll()))
+            self._guard("report", self._report_if_due)
 
-    def _poll(self) -> None:
-        self._stage(self._channel.poll())
-        number, now_s = self._dispatcher.generation.number, time.monotonic()
-        due = number != self._reported_generation or now_s - self._reported_at_s >= self._report_s
+    @property
+    def problem(self) -> str:
+        """Why the last poll took nothing; empty if it could be done."""
+        return self._problems.get("poll", "")
+
+    def _report_if_due(self) -> None:
+        generation, now_s = self._dispatcher.generation, time.monotonic()
+        due = generation is not self._reported_generation or now_s - self._reported_at_s >= self._report_s
         if self._report is not None and due:
             self._report()
-            self._reported_generation, self._reported_at_s = number, now_s
+            self._reported_generation, self._reported_at_s = generation, now_s
 
     def boundary(self) -> HostEvent | None:
         """To be called by the engine between steps; swaps in what is staged."""
@@ -130,16 +138,16 @@ class Host:
         if not refusals:
             self._emit(HostEvent("staged", generation.number, {"tables": [table.name for table in generation.tables]}))
 
-    def _guard(self, work: Callable[[], None]) -> None:
+    def _guard(self, what: str, work: Callable[[], None]) -> None:
         try:
             work()
-            self._last_problem = ""
+            self._problems[what] = ""
         except (GristmillError, OSError) as error:
-            self._tell_problem(str(error))
+            self._tell_problem(what, str(error))
 
-    def _tell_problem(self, problem: str) -> None:
-        if problem != self._last_problem:
-            self._last_problem = problem
+    def _tell_problem(self, what: str, problem: str) -> None:
+        if problem != self._problems.get(what):
+            self._problems[what] = problem
             self._emit(HostEvent("poll_failed", self._dispatcher.generation.number, {"reason": problem}))
 
 

@@ -169,3 +169,20 @@ def test_reports_after_a_swap_and_survives_a_store_that_refuses_them(
         host.boundary()
     assert reported == [0, 1]
     assert [e.kind for e in events] == ["staged", "poll_failed", "swap"]
+
+
+def test_reports_although_the_channel_fails_and_says_why(dispatcher: Dispatcher) -> None:
+    down = StoreUnreachableError("away")
+    reported: list[str] = []
+    events: list[HostEvent] = []
+    host = Host(
+        ScriptedChannel(down, down),
+        dispatcher,
+        events.append,
+        report=lambda: reported.append(host.problem),
+        report_s=0.0,
+    )
+    for _ in range(3):
+        host.poll_once()
+    assert reported == ["away", "away", ""]
+    assert [e.kind for e in events] == ["poll_failed"], "told once, although reporting succeeds in between"
