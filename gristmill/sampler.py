@@ -74,6 +74,21 @@ class Window:
     """Of the traced steps that ended in it."""
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What an operator's calls added up to, all call patterns together. Sampled alike, so their mean is that of all."""
+
+    calls: int = 0
+    timed_calls: int = 0
+    timed_ns: int = 0
+
+    def __add__(self, other: Timed) -> Timed:
+        return Timed(self.calls + other.calls, self.timed_calls + other.timed_calls, self.timed_ns + other.timed_ns)
+
+    def __sub__(self, other: Timed) -> Timed:
+        return Timed(self.calls - other.calls, self.timed_calls - other.timed_calls, self.timed_ns - other.timed_ns)
+
+
 class Sampler:
     """Counts operator calls. `period` 1 times every call; timing is of whatever served the call. `trace_period` 0
     traces no step.
@@ -93,6 +108,8 @@ class Sampler:
         self._max_keys = max_keys
         self._local = threading.local()
         self._threads: list[tuple[threading.Thread, dict[object, Cell], Cell]] = []
+        self._ended: dict[str, Timed] = {}
+        """Totals of threads whose counters were let go."""
         self._lock = threading.Lock()
 
     def cell(self, site: Site, extent: int, inputs: Sequence[Tensor]) -> Cell:
@@ -158,9 +175,30 @@ class Sampler:
                         shapes.setdefault(key, cell)
                         for i, value in enumerate(added):
                             total[i] += value
+            for (_, cells, _), gone in zip(self._threads, ended, strict=True):
+                if gone:
+                    _add_up(cells, self._ended)
             self._threads = [entry for entry, gone in zip(self._threads, ended, strict=True) if not gone]
         samples = tuple(_sample(shapes[key], total) for key, total in merged.items())
         return Window(samples, dropped, sequence.edges(links))
+
+    def totals(self) -> dict[str, Timed]:
+        """Per operator and dtype (`rms_norm.float32`), since the sampler was made. They never fall, and what `flush`
+        reports is not touched. Safe while other threads count.
+        """
+        with self._lock:
+            totals = dict(self._ended)
+            for _, cells, _ in self._threads:
+                _add_up(cells, totals)
+        return totals
+
+
+def _add_up(cells: dict[object, Cell], totals: dict[str, Timed]) -> None:
+    for cell in list(cells.values()):
+        if cell.site is not None:
+            name = f"{cell.site.operator}.{cell.site.dtype}"
+            timed_ns, timed_calls, calls = cell.timed_ns, cell.timed_calls, cell.calls
+            totals[name] = totals.get(name, Timed()) + Timed(calls, timed_calls, timed_ns)
 
 
 def _take(cell: Cell) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gristmill.dispatch import Dispatcher
 from gristmill.hook import Hook, Instruments
-from gristmill.sampler import Sampler, Window
+from gristmill.sampler import Sampler, Timed, Window
 from gristmill.workload import TensorLayout
 
 
@@ -86,6 +86,24 @@ def test_threads_are_merged_and_flushes_lose_nothing() -> None:
     windows.append(sampler.flush())
     assert calls_by_rows(*windows) == {1: 1200, 2: 1200, 3: 1200}
     assert sampler._threads == []
+
+
+def test_totals_never_fall_and_leave_the_windows_alone() -> None:
+    """Also when the threads that counted have ended and `flush` has let their counters go."""
+    sampler = Sampler(period=2)
+    hook = hook_with(sampler)
+    assert sampler.totals() == {}
+    before = Timed()
+    for round_number in range(1, 4):
+        thread = threading.Thread(target=lambda: [call(hook, rows) for rows in (1, 1, 1, 2)])
+        thread.start()
+        thread.join()
+        total = sampler.totals()["softmax.float32"]
+        assert (total.calls, total.timed_calls) == (4 * round_number, round_number)
+        assert (total - before).timed_ns > 0
+        assert sum(sample.calls for sample in sampler.flush().samples) == 4
+        assert sampler.totals() == {"softmax.float32": total}
+        before = total
 
 
 def test_keys_are_bounded_and_drops_are_counted() -> None:
