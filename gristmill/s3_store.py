@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from gristmill import transfer
 from gristmill.errors import (
     MissingBucketError,
     ObjectExistsError,
@@ -97,9 +98,10 @@ class S3Store:
 
     def _get(self, key: str, max_bytes: int, **condition: str) -> tuple[StoredObject, float]:
         """An object, and how old it is by the store's clock, in seconds."""
-        answer = self._reader.get_object(Bucket=self._at.bucket, Key=self._name(key), **condition)
-        with contextlib.closing(answer["Body"]) as body:
-            found = StoredObject(self._read_up_to(body, key, max_bytes), str(answer["ETag"]))
+        with self._in_time(key, max_bytes):
+            answer = self._reader.get_object(Bucket=self._at.bucket, Key=self._name(key), **condition)
+            with contextlib.closing(answer["Body"]) as body:
+                found = StoredObject(self._read_up_to(body, key, max_bytes), str(answer["ETag"]))
         modified = answer.get("LastModified")
         return found, _date_s(answer) - modified.timestamp() if modified else math.inf
 
@@ -148,7 +150,7 @@ class S3Store:
             raise PreconditionFailedError(f"{self.url}: {key} has changed since it was read") from None
 
     def put(self, key: str, content: bytes) -> str:
-        with self._explained(key):
+        with self._explained(key), self._in_time(key, len(content)):
             return self._send(self._reader, key, content)
         raise AssertionError("unreachable: no answer code is expected here")
 
@@ -203,7 +205,7 @@ class S3Store:
         return True
 
     def _put_once(self, key: str, content: bytes, **condition: str) -> str:
-        with self._explained(key, sent=True):
+        with self._explained(key, sent=True), self._in_time(key, len(content), sent=True):
             return self._send(self._writer, key, content, **condition)
         raise AssertionError("unreachable: no answer code is expected here")
 
@@ -246,7 +248,7 @@ class S3Store:
             max_pool_connections=16,
         )
         with _MAKING_CLIENT:
-            return _session().client(
+            client = _session().client(
                 "s3",
                 endpoint_url=self._at.url,
                 region_name=self._at.region,
@@ -255,6 +257,24 @@ class S3Store:
                 aws_session_token=self._at.session_token,
                 config=config,
             )
+        transfer.bound(client)
+        return client
+
+    @contextlib.contextmanager
+    def _in_time(self, key: str, size_bytes: int, sent: bool = False) -> Iterator[None]:
+        """Cuts off a transfer that takes longer than so many bytes may; `sent` as of `_explained`."""
+        allowed_s = transfer.limit_s(size_bytes)
+        with transfer.within(allowed_s) as ongoing:
+            try:
+                yield
+            finally:
+                if ongoing.expired:
+                    late = StoreUnreachableError(
+                        f"{self.url}: {key} was not through after {allowed_s:.0f} s; look at the store and the network"
+                    )
+                    if sent:
+                        raise _AmbiguousError from late
+                    raise late
 
     @contextlib.contextmanager
     def _explained(self, key: str, sent: bool = False) -> Iterator[dict[str, None]]:
