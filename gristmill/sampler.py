@@ -85,9 +85,6 @@ class Timed:
     def __add__(self, other: Timed) -> Timed:
         return Timed(self.calls + other.calls, self.timed_calls + other.timed_calls, self.timed_ns + other.timed_ns)
 
-    def __sub__(self, other: Timed) -> Timed:
-        return Timed(self.calls - other.calls, self.timed_calls - other.timed_calls, self.timed_ns - other.timed_ns)
-
 
 class Sampler:
     """Counts operator calls. `period` 1 times every call; timing is of whatever served the call. `trace_period` 0

@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--sample-period", type=int, default=DEFAULT_PERIOD)
     result.add_argument("--spool-s", type=float, default=10.0)
     result.add_argument("--shadow-every", type=int, default=1024)
+    result.add_argument("--worker", default="", help="name of this process, where several share a cache folder")
     return result
 
 

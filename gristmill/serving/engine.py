@@ -7,8 +7,8 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError, ServingError
 from gristmill.hardware import local_cpu
 from gristmill.host import Host, HostEvent
+from gristmill.reporter import Reporter
 from gristmill.route import DispatchSettings
 from gristmill.sampler import Sampler
 from gristmill.serving.model import build_model
@@ -28,10 +29,8 @@ from gristmill.serving.protocol import Command, LineWriter, PairedCommand, Plain
 from gristmill.serving.replay import ReplayHooks, serve
 from gristmill.serving.settings import EngineSettings
 from gristmill.spool import Identity, Spool
-from gristmill.status_report import StatusReport, report
+from gristmill.status_report import report
 from gristmill.traces import Request
-
-REPORTED_REFUSALS = 20
 
 IDLE_S = 0.05
 """How often an idle engine passes a step boundary."""
@@ -55,6 +54,8 @@ class Engine:
         self._model = build_model(settings.shape, settings.dtype, settings.seed)
         self._attachment = attach(self._model, self.dispatcher, sampler)
         self._spool = self._open_spool(sampler) if settings.store and sampler else None
+        self._reporter = Reporter(self.dispatcher, sampler, settings.channel, settings.worker)
+        self._say_goodbye: Callable[[], None] = lambda: None
         self._host = self._open_host() if settings.store and settings.root_file else None
 
     def run(self) -> None:
@@ -99,6 +100,7 @@ class Engine:
         hooks = ReplayHooks(
             boundary=self._boundary,
             stop=self.closed.is_set,
+            decoded=self._reporter.decoded,
             progress=lambda progress: self._writer.write("progress", id=command.id, **progress),
         )
         if isinstance(command, ReplayCommand):
@@ -146,10 +148,9 @@ class Engine:
     def _boundary(self) -> None:
         if self._attachment.sampler is not None:
             self._attachment.sampler.boundary()
-        if self._host is not None:
-            self._host.boundary()
-        else:
-            self.dispatcher.step_boundary()
+        swap = self._host.boundary() if self._host is not None else self.dispatcher.step_boundary()
+        if swap is not None:
+            self._reporter.swapped()
 
     def _open_spool(self, sampler: Sampler) -> Spool:
         settings = self._settings
@@ -171,27 +172,13 @@ class Engine:
             Path(settings.cache_dir),
         )
 
-        def tell_registry() -> None:
-            report(object_store, puller.channel, self._status_report(puller.cache.host_id()))
+        def tell_registry(closing: bool = False) -> None:
+            status = self._reporter.status(puller.cache.host_id(), host.problem, closing)
+            report(object_store, puller.channel, status)
 
-        return Host(puller, self.dispatcher, self._tell, settings.poll_s, tell_registry)
-
-    def _status_report(self, host_id: str) -> StatusReport:
-        hits: dict[str, int] = {}
-        mismatches: dict[str, int] = {}
-        for (table, _), served in self.dispatcher.served().items():
-            hits[table] = hits.get(table, 0) + served.hits
-            mismatches[table] = mismatches.get(table, 0) + served.mismatches
-        return StatusReport(
-            host=host_id,
-            channel=self._settings.channel,
-            generation=self.dispatcher.generation.number,
-            hits=hits,
-            fallbacks=self.dispatcher.fallbacks(),
-            mismatches=mismatches,
-            refusals=tuple(refusal.reason for refusal in self.dispatcher.refusals[-REPORTED_REFUSALS:]),
-            created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        host = Host(puller, self.dispatcher, self._tell, settings.poll_s, tell_registry)
+        self._say_goodbye = lambda: tell_registry(closing=True)
+        return host
 
     def _tell(self, event: HostEvent) -> None:
         self._writer.write(event.kind, generation=event.generation, **event.detail)
@@ -199,12 +186,16 @@ class Engine:
     def _shut_down(self) -> None:
         if self._host:
             self._host.stop()
+            self._try(self._say_goodbye)
         if self._spool:
-            try:
-                self._spool.stop()
-            except GristmillError as error:
-                self._writer.write("error", id="", message=str(error))
+            self._try(self._spool.stop)
         self._attachment.detach()
+
+    def _try(self, last: Callable[[], object]) -> None:
+        try:
+            last()
+        except (GristmillError, OSError) as error:
+            self._writer.write("error", id="", message=str(error))
 
 
 def _versions() -> dict[str, str]:

@@ -52,6 +52,8 @@ class ReplayHooks:
     """Called between steps."""
     finished: Callable[[Request], None] = lambda request: None
     progress: Callable[[dict[str, Any]], None] = lambda progress: None
+    decoded: Callable[[int, int], None] = lambda tokens, duration_ns: None
+    """Called after each decode step."""
     stop: Callable[[], bool] = lambda: False
 
 
@@ -112,6 +114,7 @@ def serve(
             batch, start_ns = len(batcher), time.perf_counter_ns()
             batcher.step()
             totals.steps.append(StepRecord(batch, time.perf_counter_ns() - start_ns))
+            hooks.decoded(batch, totals.steps[-1].decode_ns)
         for sequence in batcher.retire():
             finished += 1
             hooks.finished(requests[sequence.index])

@@ -12,7 +12,7 @@ from gristmill.errors import ServingError
 from gristmill.kill_switch import read_kill_switch
 from gristmill.sampler import DEFAULT_PERIOD
 from gristmill.serving.model import ModelShape
-from gristmill.store import open_store
+from gristmill.store import checked_key, open_store
 
 if TYPE_CHECKING:
     from gristmill.store import ObjectStore
@@ -40,6 +40,8 @@ class EngineSettings:
     sample_period: int = DEFAULT_PERIOD
     spool_s: float = 10.0
     shadow_every: int = 1024
+    worker: str = ""
+    """Which process of this host it is, where several share a cache folder."""
 
     def check(self, environ: Mapping[str, str]) -> None:
         """Looks at everything that can be wrong without a model.
@@ -57,6 +59,8 @@ class EngineSettings:
             )
         self.object_store(environ)
         self.waiting_dir()
+        if self.worker and "/" in checked_key(self.worker):
+            raise ServingError(f"serving: worker {self.worker!r} holds a slash; use one word")
         if self.root_file:
             self.trusted_root()
 
