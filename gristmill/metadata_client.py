@@ -1,0 +1,142 @@
+"""What is current, asked of a store: TUF's client over an object store, and what it leaves open.
+
+Loads TUF's libraries. The caller holds the cache's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from tuf.api import exceptions as tuf_errors
+from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
+
+from gristmill import trust
+from gristmill.cache import Cache, GenerationRecord
+from gristmill.errors import ObjectNotFoundError, RollbackError, StoreAccessError, TrustError
+from gristmill.proof import explained, role_with_one_key_twice
+from gristmill.store_reader import StoreReader
+from gristmill.trust import Channel
+
+TIMESTAMP_KEY = "tuf/timestamp.json"
+MAX_TIMESTAMP_BYTES = 16_384
+MAX_METADATA_BYTES = 5_000_000
+MAX_ROOT_ROTATIONS = 256
+"""How many roots may follow the installed one; with more, the host must be given a newer root to start from."""
+
+
+@dataclass(frozen=True)
+class Current:
+    """What a registry says now."""
+
+    record: GenerationRecord | None
+    """None if this channel was never published to."""
+    expires: datetime
+    """Until when."""
+
+
+def refresh(cache: Cache, channel: Channel, root_bytes: bytes, reader: StoreReader, timestamp: bytes) -> Current:
+    """Follows a timestamp, just read from the store, to all that it signs; keeps it in the cache.
+
+    Args:
+        root_bytes: the root metadata that all trust starts from.
+
+    Raises:
+        TrustError, RollbackError, StaleRegistryError: something is not what was signed, or older than what was seen.
+        StoreError, CacheError: as the store and the cache do.
+    """
+    url = reader.url
+    with explained(url):
+        updater = Updater(
+            str(cache.tuf),
+            "tuf",
+            fetcher=_StoreFetcher(reader, timestamp),
+            config=UpdaterConfig(max_root_rotations=MAX_ROOT_ROTATIONS),
+            bootstrap=root_bytes,
+        )
+        updater.refresh()
+        _check_key_lists(cache, root_bytes, url)
+        index_file = updater.get_targetinfo(channel.index_path)
+        policy_file = updater.get_targetinfo(trust.POLICY_PATH)
+        expires = _raise_high_water(cache, timestamp, url)
+        if index_file is None:
+            _check_never_seen(cache, channel, url)
+            return Current(None, expires)
+        if policy_file is None:
+            raise TrustError(f"{url}: no attestation policy is published; initialise the registry")
+        record = GenerationRecord(
+            targets_sha256=cache.add((cache.tuf / "targets.json").read_bytes()),
+            role_sha256=cache.add((cache.tuf / f"{channel.name}.json").read_bytes()),
+            policy_sha256=_fetch_target(cache, reader, policy_file),
+            index_sha256=_fetch_target(cache, reader, index_file),
+        )
+    return Current(record, expires)
+
+
+class _StoreFetcher(FetcherInterface):
+    """Lets the TUF client read from an object store; the timestamp was read already."""
+
+    def __init__(self, reader: StoreReader, timestamp: bytes) -> None:
+        self._reader = reader
+        self._timestamp = timestamp
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        if url == TIMESTAMP_KEY:
+            return iter([self._timestamp])
+        try:
+            return iter([self._reader.read(url, MAX_METADATA_BYTES)])
+        except ObjectNotFoundError as error:
+            raise tuf_errors.DownloadHTTPError(str(error), 404) from error
+        except StoreAccessError as error:
+            raise tuf_errors.DownloadHTTPError(str(error), 403) from error
+
+
+def _check_key_lists(cache: Cache, root_bytes: bytes, url: str) -> None:
+    """What the TUF client leaves open: how many roots there may be, and that thresholds count different keys."""
+    root = Metadata[Root].from_file(str(cache.tuf / "root.json")).signed
+    targets = Metadata[Targets].from_file(str(cache.tuf / "targets.json")).signed
+    if root.version >= Metadata[Root].from_bytes(root_bytes).signed.version + MAX_ROOT_ROTATIONS:
+        raise TrustError(
+            f"{url}: {MAX_ROOT_ROTATIONS} roots or more follow the one that this host was installed with; install a "
+            "newer root.json"
+        )
+    for signed in (root, targets):
+        role = role_with_one_key_twice(signed)
+        if role is not None:
+            raise TrustError(f"{url}: role {role} lists one key twice, so its threshold means nothing")
+
+
+def _raise_high_water(cache: Cache, offered: bytes, url: str) -> datetime:
+    """Compares and remembers what was seen; returns when the timestamp expires."""
+    timestamp = Metadata[Timestamp].from_file(str(cache.tuf / "timestamp.json")).signed
+    if Metadata[Timestamp].from_bytes(offered).signed != timestamp:
+        raise RollbackError(
+            f"{url}: there are two timestamps of version {timestamp.version}, both signed: its key was stolen; "
+            "rotate it"
+        )
+    snapshot = Metadata[Snapshot].from_file(str(cache.tuf / "snapshot.json")).signed
+    root = Metadata[Root].from_file(str(cache.tuf / "root.json")).signed
+    seen = {"root": root.version, "timestamp": timestamp.version, "snapshot": snapshot.version}
+    seen.update({name.removesuffix(".json"): meta.version for name, meta in snapshot.meta.items()})
+    cache.raise_high_water(seen)
+    return timestamp.expires
+
+
+def _check_never_seen(cache: Cache, channel: Channel, url: str) -> None:
+    number = cache.high_water().get(channel.index_path)
+    if number is not None:
+        raise RollbackError(
+            f"{url}: the index of {channel} is gone, but this host has seen number {number}; its key was stolen, or "
+            "the store was restored from a backup"
+        )
+
+
+def _fetch_target(cache: Cache, reader: StoreReader, target: TargetFile) -> str:
+    sha256 = trust.checked_digest(target.hashes.get("sha256", ""))
+    if cache.find(sha256) is None:
+        content = reader.read(trust.target_key(target.path, sha256), min(target.length, trust.MAX_INDEX_BYTES))
+        target.verify_length_and_hashes(content)
+        cache.add(content)
+    return sha256
