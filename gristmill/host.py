@@ -6,7 +6,6 @@ The engine calls `boundary` between its steps; everything slow happens on the ho
 from __future__ import annotations
 
 import math
-import random
 import threading
 import time
 import traceback
@@ -17,10 +16,13 @@ from typing import Any, Protocol
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
 from gristmill.generation import Generation
+from gristmill.poll_schedule import PollSchedule
+
+STOP_S = 5.0
 
 
 class ChannelReader(Protocol):
-    """What a host needs of the puller."""
+    """What a host needs of a channel: the store's (`pull.Puller`), or a sidecar's (`cache_reader.CacheReader`)."""
 
     def poll(self) -> Generation | None:
         """A newer verified generation, or None."""
@@ -61,7 +63,7 @@ class Host:
         self._channel = channel
         self._dispatcher = dispatcher
         self._emit = emit
-        self._interval_s = interval_s
+        self._schedule = PollSchedule(interval_s)
         self._report = report
         self._report_s = report_s
         self._reported_at_s = -math.inf
@@ -73,11 +75,12 @@ class Host:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Stages the last good generation from the cache, then polls from a daemon thread, with 10 % jitter."""
+        """Stages the last good generation from the cache, then polls as `PollSchedule` says, on a daemon thread."""
 
         def loop() -> None:
             self._guard("poll", lambda: self._stage(self._channel.last_good()))
-            while True:
+            pause_s = self._schedule.first_s()
+            while not self._stopped.wait(pause_s):
                 try:
                     self.poll_once()
                 except Exception as error:
@@ -86,17 +89,16 @@ class Host:
                     self._tell_problem(
                         "poll", f"{type(error).__name__}: {error} (a bug; its traceback is on standard error)"
                     )
-                if self._stopped.wait(self._interval_s * random.uniform(0.9, 1.1)):
-                    return
+                pause_s = self._schedule.next_s(failed=bool(self.problem))
 
         self._thread = threading.Thread(target=loop, name="gristmill-host", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; what is active stays active."""
+        """Ends the thread; what is active stays active. A poll that a slow store holds is not waited for."""
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_S)
 
     def poll_once(self) -> None:
         """One look at the channel; a generation that passes its smoke tests is staged."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gristmill import host as host_module
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import StoreUnreachableError
 from gristmill.generation import Generation
@@ -144,6 +145,24 @@ def test_the_thread_starts_offline_and_stops(
     host.boundary()
     assert [e.kind for e in events] == ["staged", "poll_failed", "swap"]
     assert dispatcher.generation.number == 7
+
+
+def test_stopping_does_not_wait_for_a_poll_that_hangs(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "STOP_S", 0.01)
+    polling, released = threading.Event(), threading.Event()
+
+    class Hanging(ScriptedChannel):
+        def poll(self) -> Generation | None:
+            polling.set()
+            released.wait()
+            return None
+
+    host = Host(Hanging(), dispatcher, lambda event: None, interval_s=0.01)
+    host.start()
+    assert polling.wait(20)
+    host.stop()
+    released.set()
+    assert host.problem == ""
 
 
 def test_off_means_no_polls(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
