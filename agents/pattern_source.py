@@ -59,7 +59,7 @@ class PatternSource:
     operator: str
     dtypes: tuple[str, ...]
     source: str
-    """File in `sources/` that becomes `main.cpp`."""
+    """File in `sources/` that becomes `main.cpp`; empty where `program` is it."""
     headers: tuple[str, ...]
     """Files in `sources/` that it includes."""
     varying_axis: str
@@ -75,6 +75,8 @@ class PatternSource:
     """Whether it is worth trying only where the catalogue says that its pattern applies."""
     needs_setup: bool = False
     compile_flags: tuple[str, ...] = ()
+    program: str = ""
+    """A generated `main.cpp`."""
 
     def candidate(self, target: Target, values: Mapping[str, int], agent: str) -> Candidate:
         """The source with its constants filled in, claiming the target's range in any layout with dense rows.
@@ -83,7 +85,8 @@ class PatternSource:
             PatternError: the values lie outside the space.
         """
         self.space(target).check(values)
-        files = {"main.cpp": _read(self.source), **{name: _read(name) for name in self.headers}}
+        main = self.program or _read(self.source)
+        files = {"main.cpp": main, **{name: _read(name) for name in self.headers}}
         files["parameters.h"] = render_parameters(target, values)
         pattern = self.technique(target, values) if self.technique else self.name
         return Candidate(

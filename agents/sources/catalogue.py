@@ -1,10 +1,12 @@
-"""All pattern sources, and those that can write an operator."""
+"""All hand-written pattern sources, and those that can write an operator: a fused one's are made of its parts."""
 
 from __future__ import annotations
 
 from agents.errors import PatternError
 from agents.pattern_source import PatternSource
-from agents.sources import row_operators, skinny_linear, softmax
+from agents.sources import fused_operators, row_operators, skinny_linear, softmax
+from agents.sources.fused_program import FORMULAS
+from kernels import fusion_plan
 
 SOURCES: tuple[PatternSource, ...] = (*row_operators.SOURCES, *softmax.SOURCES, *skinny_linear.SOURCES)
 
@@ -14,9 +16,12 @@ def sources_for(operator: str, dtype: str) -> tuple[PatternSource, ...]:
 
     Raises:
         PatternError: there is none.
+        UnknownOperatorError: it is a fused operator whose parts do not compose.
     """
-    found = tuple(source for source in SOURCES if source.operator == operator and dtype in source.dtypes)
+    every = fused_operators.sources_for(operator) if fusion_plan.is_fused(operator) else SOURCES
+    found = tuple(source for source in every if source.operator == operator and dtype in source.dtypes)
     if not found:
-        known = sorted({source.operator for source in SOURCES})
-        raise PatternError(f"no pattern writes {operator} in {dtype}; there are sources for {', '.join(known)}")
+        known = ", ".join(sorted({source.operator for source in SOURCES}))
+        fused = f", and for what is fused of {', '.join(FORMULAS)}"
+        raise PatternError(f"no pattern writes {operator} in {dtype}; there are sources for {known}{fused}")
     return found

@@ -25,7 +25,8 @@ SPECIALISTS = ((1, 64), (65, 1 << 20))
 HEADERS = ("rows.h", "vector.h")
 
 
-def _space(target: Target) -> ParameterSpace:
+def row_space(target: Target) -> ParameterSpace:
+    """Constants of `rows.h`."""
     return ParameterSpace(
         (
             Parameter("LANES", target.lanes),
@@ -38,11 +39,11 @@ def _space(target: Target) -> ParameterSpace:
 
 
 def _parted_space(target: Target) -> ParameterSpace:
-    return ParameterSpace((*_space(target).parameters, Parameter("PART", PARTS)))
+    return ParameterSpace((*row_space(target).parameters, Parameter("PART", PARTS)))
 
 
-def _defaults(target: Target) -> tuple[Values, ...]:
-    first = _space(target).complete(lambda parameter: parameter.choices[0])
+def row_defaults(target: Target) -> tuple[Values, ...]:
+    first = row_space(target).complete(lambda parameter: parameter.choices[0])
     return (first, {**first, "PARALLEL_FROM": 8192}) if target.cores > 1 else (first,)
 
 
@@ -52,7 +53,7 @@ def _parted_defaults(target: Target) -> tuple[Values, ...]:
 
 
 def _several_rows_space(target: Target) -> ParameterSpace:
-    return ParameterSpace((Parameter("ROWS", ROWS), *_space(target).parameters))
+    return ParameterSpace((Parameter("ROWS", ROWS), *row_space(target).parameters))
 
 
 def _several_rows_defaults(target: Target) -> tuple[Values, ...]:
@@ -69,8 +70,8 @@ def _source(name: str, operator: str, varying_axis: str, headers: tuple[str, ...
         headers=headers,
         varying_axis=varying_axis,
         specialists=SPECIALISTS,
-        space=_space,
-        defaults=_defaults,
+        space=row_space,
+        defaults=row_defaults,
     )
 
 

@@ -31,7 +31,8 @@ def _token_blocks(target: Target) -> tuple[int, ...]:
     return tuple(count for count in (8, 4, 6, 12, 2, 16, 1) if count <= max(target.tokens.high, 1))
 
 
-def _rows_space(target: Target) -> ParameterSpace:
+def rows_space(target: Target) -> ParameterSpace:
+    """Constants of `skinny_linear_rows.h`."""
     sums = target.registers - SPARE_REGISTERS
 
     def fits(values: Mapping[str, int]) -> bool:
@@ -52,8 +53,8 @@ def _rows_space(target: Target) -> ParameterSpace:
     )
 
 
-def _rows_defaults(target: Target) -> tuple[Values, ...]:
-    first = {parameter.name: parameter.choices[0] for parameter in _rows_space(target).parameters}
+def rows_defaults(target: Target) -> tuple[Values, ...]:
+    first = {parameter.name: parameter.choices[0] for parameter in rows_space(target).parameters}
     shapes = [(3, 8), (2, 8), (4, 4)] if target.registers >= 32 else [(3, 4), (2, 4)]
     if target.tokens.high == 1:
         shapes = [(4, 1), (8, 1)]
@@ -134,8 +135,9 @@ _source = functools.partial(
 ROWS = _source(
     name="register-blocking",
     source="skinny_linear_rows.cpp",
-    space=_rows_space,
-    defaults=_rows_defaults,
+    headers=("skinny_linear_rows.h", *HEADERS),
+    space=rows_space,
+    defaults=rows_defaults,
     technique=_rows_technique,
 )
 PANELS = _source(

@@ -30,11 +30,21 @@ SAMPLES = 1
 EPSILON = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
 ALLOWED_ROUNDINGS = {"float32": 24, "bfloat16": 5}
 """Of the error scale: sums of a few thousand terms in vectors round a few times each."""
+ENGINE_ERRORS = 1.5
+"""Of the engine's own, where it is off by more: squares of what is huge overflow in float32."""
 LOWERED = ("PARALLEL_FROM", "SERIAL_BELOW_KIB")
 """Thresholds that are sampled at their least, so that test sizes wake threads."""
 GUARD = 64
 POISON = -12345.0
 CASES = [(pattern, dtype) for pattern in catalogue.SOURCES for dtype in pattern.dtypes]
+FUSED = (
+    ("residual_add++rms_norm-softmax", "float32"),
+    ("silu_and_mul+rms_norm", "bfloat16"),
+    ("fused_add_rms_norm+skinny_linear-skinny_linear", "bfloat16"),
+    ("skinny_linear-skinny_linear+silu_and_mul+skinny_linear", "float32"),
+)
+"""A value that two ask for, one kept in an output's memory, products that wait for rows and rows that wait for them."""
+CASES += [(source, dtype) for name, dtype in FUSED for source in catalogue.sources_for(name, dtype)]
 
 
 def name_of(case: object) -> str:
@@ -84,7 +94,9 @@ def with_gaps(workload: Workload) -> Workload:
 
 
 def check(kernel: NativeKernel, definition: Definition, workload: Workload, regime: str, seed: int) -> None:
-    """Compares with the float64 reference, within roundings of the condition, and looks at the guards."""
+    """Compares with the float64 reference, within roundings of the condition or a few times what the engine is off by,
+    and looks at the guards.
+    """
     tensors = inputs.materialise(definition, workload, regime, torch.Generator().manual_seed(seed))
     before = [tensor.clone() for tensor in tensors]
     scalars = tuple(scalar.default for scalar in definition.scalars)
@@ -96,11 +108,14 @@ def check(kernel: NativeKernel, definition: Definition, workload: Workload, regi
     packed = pack(kernel, definition, tensors, outputs, scalars) if kernel.needs_setup else None
     assert kernel.run(tensors, scalars, outputs, packed) == 0, workload.label
     allowed = ALLOWED_ROUNDINGS[workload.dtype] * EPSILON[workload.dtype]
-    for found, wanted, scale, buffer in zip(outputs, expected, scales, buffers, strict=True):
+    engine = definition.baselines["eager"](*tensors, *scalars)
+    for found, wanted, scale, buffer, eager in zip(outputs, expected, scales, buffers, engine, strict=True):
         error = (found.double() - wanted).abs()
         tiny = torch.finfo(found.dtype).tiny
         alike = (found == wanted) | (found.isnan() & wanted.isnan())
-        assert bool((alike | (error <= allowed * torch.maximum(scale, wanted.abs()) + tiny)).all()), (
+        engine_error = (eager.double() - wanted).abs()
+        room = torch.maximum(allowed * torch.maximum(scale, wanted.abs()), ENGINE_ERRORS * engine_error)
+        assert bool((alike | (error <= room + tiny)).all()), (
             f"{workload.label} {regime}: error {(error / scale).max() / EPSILON[workload.dtype]:.1f} roundings"
         )
         guards = torch.cat((buffer[:GUARD], buffer[-GUARD:]))
@@ -127,7 +142,7 @@ def test_right_at_the_edges(pattern: PatternSource, dtype: str, compile_candidat
     candidates = [pattern.candidate(target, values, "test") for values in sampled(pattern, target)]
     for kernel in compile_candidates(candidates, "native"):
         for seed, workload in enumerate(edges(definition, dtype)):
-            for regime in (definition.regimes[seed % len(definition.regimes)], "nonfinite"):
+            for regime in {definition.regimes[seed % len(definition.regimes)], definition.regimes[-1]}:
                 check(kernel, definition, workload, regime, seed)
         for seed, workload in enumerate(odd_workloads(definition, dtype)):
             check(kernel, definition, workload, definition.regimes[seed % len(definition.regimes)], seed)
