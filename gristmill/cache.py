@@ -130,6 +130,10 @@ class Cache:
     def save_generation(self, channel: trust.Channel, record: GenerationRecord) -> None:
         self._write(self._generation_path(channel), records.canonical_json(record))
 
+    def watched(self, channel: trust.Channel) -> tuple[Path, ...]:
+        """The files of which one is written whenever something changes that this channel's hosts are to know."""
+        return self._generation_path(channel), self._high_water_path, self.tuf / "timestamp.json"
+
     def high_water(self) -> dict[str, int]:
         """The versions remembered.
 

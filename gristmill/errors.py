@@ -80,6 +80,10 @@ class CacheError(GristmillError):
     """The host's cache can't be written or locked."""
 
 
+class SidecarError(GristmillError):
+    """The process that fills this engine's cache is gone, or cannot poll."""
+
+
 class NativeKernelError(GristmillError):
     """A shared object does not export what the C ABI demands, or refused its setup phase."""
 
