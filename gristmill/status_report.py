@@ -6,7 +6,6 @@ earlier reports to tell what that generation did. Each report replaces the one b
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -189,4 +188,4 @@ def parse_report(content: bytes) -> StatusReport:
 
 
 def _values(counts: TableCounts) -> tuple[int, ...]:
-    return dataclasses.astuple(counts)
+    return tuple(vars(counts).values())
