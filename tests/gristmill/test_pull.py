@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -29,6 +30,7 @@ from registry.entry import Entry
 from registry.publication import move
 from registry.repository import Repository
 from registry.rollback import roll_back
+from tests.registry.endpoint import Honest, endpoint
 from tests.registry.world import CANARY, STABLE, DelegatingStore, World, make_artifact, ref
 
 
@@ -108,6 +110,53 @@ class TestRequests:
             store.reads.clear()
             assert puller.poll() is None
             assert store.reads == ["tuf/timestamp.json"]
+
+    def test_over_http_it_is_a_conditional_one(self, world: World) -> None:
+        world.publish("rms_norm", b"code")
+        honest = Honest(world.path(""))
+        with endpoint(honest) as store:
+            puller = world.puller(store=store)
+            assert puller.poll() is not None
+            honest.asked.clear()
+            assert puller.poll() is None
+        etag = f'"{records.sha256_hex(world.path("tuf/timestamp.json").read_bytes())}"'
+        assert honest.asked == [("tuf/timestamp.json", etag)]
+
+    def test_a_host_takes_only_the_tables_that_it_names(self, world: World) -> None:
+        for operator in ("rms_norm", "softmax", "silu_and_mul"):
+            world.publish(operator, operator.encode())
+        store, names = DelegatingStore(world.store), ["softmax.float32"]
+        puller = world.puller(store=store, tables=lambda: names)
+        assert codes(puller.poll()) == [b"softmax"]
+        assert codes(world.puller(tables=lambda: names).last_good()) == [b"softmax"]
+        others = [make_artifact(operator, operator.encode())[0] for operator in ("rms_norm", "silu_and_mul")]
+        digests = [
+            digest for other in others for digest in (records.digest(other), other.table.entries[0].object.sha256)
+        ]
+        assert not [key for key in store.reads if any(digest in key for digest in digests)]
+
+        assert puller.poll() is None
+        names.append("rms_norm.float32")
+        assert codes(puller.poll()) == [b"rms_norm", b"softmax"]
+        store.reads.clear()
+        assert puller.poll() is None
+        assert store.reads == ["tuf/timestamp.json"]
+
+    def test_a_host_that_names_none_of_an_unpublished_channel_asks_once(self, world: World) -> None:
+        world.publish("rms_norm", b"code")
+        store = DelegatingStore(world.store)
+        puller = world.puller("stable-cache", STABLE, store, tables=lambda: ["softmax.float32"])
+        assert puller.poll() is None
+        store.reads.clear()
+        assert puller.poll() is None
+        assert store.reads == ["tuf/timestamp.json"]
+
+    def test_much_that_is_missing_is_fetched_several_at_a_time(self, world: World) -> None:
+        for number in range(6):
+            world.publish(f"operator_{number}", f"code {number}".encode())
+        store = MeetingStore(world.store, parties=3)
+        assert codes(world.puller(store=store).poll()) == [f"code {number}".encode() for number in range(6)]
+        assert store.met
 
     def test_news_of_others_are_no_news(self, world: World) -> None:
         world.publish("rms_norm", b"code")
@@ -395,17 +444,35 @@ class TestCache:
             assert cache.host_id() == cache.host_id()
 
 
+class MeetingStore(DelegatingStore):
+    """Holds reads of blobs until some of them have met."""
+
+    def __init__(self, inner: ObjectStore, parties: int) -> None:
+        super().__init__(inner)
+        self.barrier = threading.Barrier(parties)
+        self.met = False
+
+    def get(self, key: str, etag: str | None = None, max_bytes: int = 1 << 28):  # type: ignore[no-untyped-def]
+        if key.startswith("blobs/") and not self.met:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.barrier.wait(60)
+                self.met = True
+        return self.inner.get(key, etag, max_bytes)
+
+
 class DyingReads(DelegatingStore):
     """Goes away at the n-th read."""
 
     def __init__(self, inner: ObjectStore, left: int) -> None:
         super().__init__(inner)
         self.left = left
+        self.lock = threading.Lock()
 
     def get(self, key: str, etag: str | None = None, max_bytes: int = 1 << 28):  # type: ignore[no-untyped-def]
-        if self.left == 0:
-            raise errors.StoreUnreachableError("gone")
-        self.left -= 1
+        with self.lock:
+            if self.left == 0:
+                raise errors.StoreUnreachableError("gone")
+            self.left -= 1
         return self.inner.get(key, etag, max_bytes)
 
 

@@ -6,7 +6,7 @@ import atexit
 import functools
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from gristmill import records
@@ -81,7 +81,13 @@ class World:
         sign(self.store, self.keyring, artifact.table.name, records.digest(artifact), PERSON)
         return publish(store or self.store, self.keyring, CANARY, [artifact], files, take)
 
-    def puller(self, cache: str = "cache", channel: Channel = CANARY, store: ObjectStore | None = None) -> Puller:
+    def puller(
+        self,
+        cache: str = "cache",
+        channel: Channel = CANARY,
+        store: ObjectStore | None = None,
+        tables: Callable[[], Collection[str]] | None = None,
+    ) -> Puller:
         root = self.repository.initialise()
         return Puller(
             store or self.store,
@@ -91,6 +97,7 @@ class World:
             channel.hardware,
             channel.name,
             self.folder / cache,
+            tables,
         )
 
     def path(self, key: str) -> Path:

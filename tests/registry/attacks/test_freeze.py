@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
-from gristmill import errors, pull
+from gristmill import errors, pull, store_reader, transfer
 from gristmill.errors import StaleRegistryError, StoreError
-from gristmill.s3_store import Endpoint, S3Store
 from gristmill.store import MAX_OBJECT_BYTES, NotModified, StoredObject
 from tests.registry.attacks.attacker import Attacker, Victim, signed_by
+from tests.registry.endpoint import Honest, dripping, endpoint
 from tests.registry.world import DelegatingStore
 
 Steal = Callable[..., Attacker]
@@ -127,33 +125,6 @@ class TestUnchangedForEver:
         victim.refuses(errors.ObjectNotFoundError, victim.world.store.url, f"{version}.{role}.json")
 
 
-@contextmanager
-def lying_server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[S3Store]:
-    """An S3 endpoint that gives this answer to every read."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            answer(self)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-        daemon_threads = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-            yield S3Store(Endpoint("bucket", "", endpoint, "us-east-1", "key", "secret"))
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def not_modified(request: BaseHTTPRequestHandler) -> None:
     request.send_response(304)
     request.end_headers()
@@ -195,5 +166,84 @@ class TestLyingEndpoint:
         ],
     )
     def test_refused(self, victim: Victim, answer: Any, kind: type[errors.GristmillError], says: str) -> None:
-        with lying_server(answer) as object_store:
+        with endpoint(answer) as object_store:
             victim.refuses(kind, object_store.url, says, puller=victim.fresh(object_store=object_store))
+
+
+class TestSlowRetrieval:
+    """Stores that drip: each byte comes long before a socket gives up, and the object never ends."""
+
+    @pytest.fixture(autouse=True)
+    def _impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(transfer, "START_S", 0.3)
+        monkeypatch.setattr(transfer, "SLOWEST_BYTES_S", 1 << 30)
+
+    @pytest.fixture
+    def released(self) -> Iterator[threading.Event]:
+        """Set when the test is over, lest the server's threads outlive it."""
+        event = threading.Event()
+        yield event
+        event.set()
+
+    @pytest.mark.parametrize(
+        "start",
+        [
+            b"HTTP/1.1 200 OK\r\nX-Slow: ",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\nETag: 1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nETag: 1\r\n\r\n",
+            b"HTTP/1.1 304 Not Modified\r\nX-Slow: ",
+            b"",
+        ],
+        ids=["headers", "body", "body of no length", "not modified", "nothing but blanks"],
+    )
+    def test_the_timestamp(self, victim: Victim, released: threading.Event, start: bytes) -> None:
+        def answer(request: BaseHTTPRequestHandler) -> None:
+            request.wfile.write(start)
+            dripping(request, released)
+
+        with endpoint(answer) as object_store:
+            puller = victim.fresh(object_store=object_store)
+            victim.refuses(errors.StoreUnreachableError, object_store.url, "was not through after", puller=puller)
+
+    @pytest.mark.parametrize("kind", ["tuf/", "targets/", "blobs/", "attestations/"])
+    def test_what_it_leads_to(
+        self, victim: Victim, released: threading.Event, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        """Once the dripping ends, the next poll takes what there is."""
+        victim.world.publish("softmax", b"code 3")
+        slow = {"on": True}
+
+        def drips(key: str) -> bool:
+            return slow["on"] and key.startswith(kind) and key != pull.TIMESTAMP_KEY
+
+        with endpoint(Honest(victim.world.path(""), drip=drips, released=released)) as object_store:
+            victim.puller._store = object_store
+            victim.refuses(errors.StoreUnreachableError, object_store.url, "was not through after")
+            slow["on"] = False
+            monkeypatch.undo()
+            victim.follows(b"code 1", b"code 3")
+
+    def test_every_object_just_in_time(self, victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Then the time of the poll ends, and what was fetched by then need not be fetched again."""
+        victim.world.publish("softmax", b"code 3")
+        now_s = store_reader.time.monotonic()
+
+        class Slow(DelegatingStore):
+            def get(self, key: str, etag: str | None = None, max_bytes: int = 0) -> StoredObject | NotModified:
+                nonlocal now_s
+                now_s += 0.7 * pull.LONGEST_POLL_S
+                return super().get(key, etag, max_bytes)
+
+        victim.puller._store = slow = Slow(victim.world.store)
+        with monkeypatch.context() as patch:
+            patch.setattr(store_reader.time, "monotonic", lambda: now_s)
+            for _ in range(20):
+                try:
+                    found = victim.puller.poll()
+                except errors.StoreUnreachableError as error:
+                    assert "the next one goes on" in str(error)
+                else:
+                    break
+        assert found is not None
+        blobs = [key for key in slow.reads if key.startswith(("blobs/", "attestations/"))]
+        assert len(set(blobs)) == len(blobs) == 3
