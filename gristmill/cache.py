@@ -13,7 +13,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -127,8 +127,24 @@ class Cache:
         """
         return self._load(GenerationRecord, self._generation_path(channel))
 
+    def has_generation(self, channel: trust.Channel) -> bool:
+        """Whether there is such a record, sound or not."""
+        return os.path.lexists(self._generation_path(channel))
+
     def save_generation(self, channel: trust.Channel, record: GenerationRecord) -> None:
         self._write(self._generation_path(channel), records.canonical_json(record))
+
+    def followed(self, kind: trust.Channel) -> trust.Channel:
+        """Which channel an `auto` host of this fleet, model and hardware has followed last; stable, if that is lost."""
+        try:
+            name = durable_file.read(self._followed_path(kind)).decode()
+        except (OSError, UnicodeDecodeError):
+            name = ""
+        return replace(kind, name=name if name in trust.CHANNELS else trust.CHANNELS[-1])
+
+    def save_followed(self, channel: trust.Channel) -> None:
+        if self.followed(channel) != channel:
+            self._write(self._followed_path(channel), channel.name.encode())
 
     def watched(self, channel: trust.Channel) -> tuple[Path, ...]:
         """The files of which one is written whenever something changes that this channel's hosts are to know."""
@@ -185,6 +201,9 @@ class Cache:
 
     def _generation_path(self, channel: trust.Channel) -> Path:
         return self.folder / "generations" / channel.index_path
+
+    def _followed_path(self, kind: trust.Channel) -> Path:
+        return self.folder / "followed" / kind.fleet / kind.model / kind.hardware
 
     def _write(self, path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,9 @@ from pathlib import Path
 from gristmill import metadata_client
 from gristmill.assembly import Assembler
 from gristmill.cache import Cache, GenerationRecord
+from gristmill.cohort import AUTO
 from gristmill.errors import ObjectNotFoundError, StaleRegistryError, StoreError
-from gristmill.generation import Generation
+from gristmill.generation import Generation, empty
 from gristmill.metadata_client import MAX_TIMESTAMP_BYTES, TIMESTAMP_KEY
 from gristmill.proof import Proof, Prover
 from gristmill.store import NotModified, ObjectStore
@@ -46,11 +47,13 @@ class Puller:
 
         Args:
             root_bytes: the signed root metadata that the operator installed with the host: what all trust starts from.
-            channel: `canary` or `stable`.
+            channel: `canary`, `stable`, or `auto`, with which the host's cohort decides; see `gristmill.cohort`.
             tables: names of the kernel tables (`rms_norm.float32`) that this host can use, asked at every poll. The
                 others' manifests and objects are neither fetched nor looked at. None: all.
         """
         self.channel = Channel(channel, fleet, model, hardware)
+        """What is followed now. An `auto` host knows after its first poll, or from its cache."""
+        self._setting = self.channel
         self.cache = Cache(cache_dir)
         self._store = object_store
         self._root = root_bytes
@@ -72,6 +75,8 @@ class Puller:
                 `RollbackError`, `StaleRegistryError`), or the cache (`CacheError`). The next poll tries again.
         """
         names = self._wanted()
+        if self._followed is not None and not self.cache.has_generation(self.channel):
+            self._followed = self._etag = None  # somebody has emptied the cache
         known = names == self._names and time.monotonic() < self._full_refresh_at_s
         etag = self._etag if known else None
         try:
@@ -108,6 +113,8 @@ class Puller:
             return None
         names = self._wanted()
         with self.cache.locked():
+            if self._setting.name == AUTO:
+                self._turn_to(self.cache.followed(self._setting))
             record = self.cache.load_generation(self.channel)
             if record is None:
                 return None
@@ -120,11 +127,31 @@ class Puller:
     def _refresh(self, timestamp: bytes, names: frozenset[str] | None) -> Generation | None:
         """Follows a timestamp just read; what is new to load in the state that it leads to."""
         reader = StoreReader(self._store, LONGEST_POLL_S)
-        current = metadata_client.refresh(self.cache, self.channel, self._root, reader, timestamp)
+        current = metadata_client.refresh(self.cache, self._setting, self._root, reader, timestamp)
         self._expires = current.expires
-        if current.record is None:
+        self._turn_to(current.channel)
+        if current.record is not None:
+            generation = self._follow(self._prover.prove(current.record), names, reader)
+        else:
+            generation = self._leave()
+        if self._setting.name == AUTO:
+            self.cache.save_followed(self.channel)
+        return generation
+
+    def _turn_to(self, channel: Channel) -> None:
+        if channel != self.channel:
+            self.channel = channel
+            self._assembler = Assembler(self.cache, channel)
+
+    def _leave(self) -> Generation | None:
+        """What an `auto` host serves that has left canary for a channel that was never published to: nothing of ours.
+
+        A host of one channel never gets here once it has followed it.
+        """
+        if self._followed is None:
             return None
-        return self._follow(self._prover.prove(current.record), names, reader)
+        self._followed = None
+        return empty(self.channel.name, self.channel.hardware)
 
     def _follow(self, proof: Proof, names: frozenset[str] | None, reader: StoreReader) -> Generation | None:
         """Makes a proven state the last good one; returns what is new to load in it.
