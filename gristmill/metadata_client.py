@@ -6,19 +6,19 @@ Loads TUF's libraries. The caller holds the cache's lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tuf.api import exceptions as tuf_errors
 from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from gristmill import trust
+from gristmill import cohort, trust
 from gristmill.cache import Cache, GenerationRecord
-from gristmill.errors import ObjectNotFoundError, RollbackError, StoreAccessError, TrustError
+from gristmill.errors import ObjectNotFoundError, ObjectTooLargeError, RollbackError, StoreAccessError, TrustError
 from gristmill.proof import explained, role_with_one_key_twice
 from gristmill.store_reader import StoreReader
-from gristmill.trust import Channel
+from gristmill.trust import Channel, Index
 
 TIMESTAMP_KEY = "tuf/timestamp.json"
 MAX_TIMESTAMP_BYTES = 16_384
@@ -31,6 +31,8 @@ MAX_ROOT_ROTATIONS = 256
 class Current:
     """What a registry says now."""
 
+    channel: Channel
+    """The one that was asked for; for `auto`, the one that this host's cohort follows."""
     record: GenerationRecord | None
     """None if this channel was never published to."""
     expires: datetime
@@ -41,6 +43,7 @@ def refresh(cache: Cache, channel: Channel, root_bytes: bytes, reader: StoreRead
     """Follows a timestamp, just read from the store, to all that it signs; keeps it in the cache.
 
     Args:
+        channel: its name may be `cohort.AUTO`.
         root_bytes: the root metadata that all trust starts from.
 
     Raises:
@@ -58,12 +61,14 @@ def refresh(cache: Cache, channel: Channel, root_bytes: bytes, reader: StoreRead
         )
         updater.refresh()
         _check_key_lists(cache, root_bytes, url)
+        if channel.name == cohort.AUTO:
+            channel = _followed(cache, channel, reader, updater)
         index_file = updater.get_targetinfo(channel.index_path)
         policy_file = updater.get_targetinfo(trust.POLICY_PATH)
         expires = _raise_high_water(cache, timestamp, url)
         if index_file is None:
             _check_never_seen(cache, channel, url)
-            return Current(None, expires)
+            return Current(channel, None, expires)
         if policy_file is None:
             raise TrustError(f"{url}: no attestation policy is published; initialise the registry")
         record = GenerationRecord(
@@ -72,7 +77,31 @@ def refresh(cache: Cache, channel: Channel, root_bytes: bytes, reader: StoreRead
             policy_sha256=_fetch_target(cache, reader, policy_file),
             index_sha256=_fetch_target(cache, reader, index_file),
         )
-    return Current(record, expires)
+    return Current(channel, record, expires)
+
+
+def _followed(cache: Cache, kind: Channel, reader: StoreReader, updater: Updater) -> Channel:
+    """The channel of this host's cohort.
+
+    A canary that does not hold what its signatures promise is none: its key may be stolen, which must not keep a host
+    from following stable.
+    """
+    signed = updater.get_targetinfo(cohort.POLICY_PATH)
+    policy = None if signed is None else cohort.parse_policy(_read_target(cache, reader, signed))
+    indexes = [_readable_index(cache, replace(kind, name=name), reader, updater) for name in trust.CHANNELS]
+    return replace(kind, name=cohort.channel_name(cache.host_id(), policy, *indexes))
+
+
+def _readable_index(cache: Cache, channel: Channel, reader: StoreReader, updater: Updater) -> Index | None:
+    try:
+        signed = updater.get_targetinfo(channel.index_path)
+        return None if signed is None else trust.parse_index(_read_target(cache, reader, signed), channel)
+    except (tuf_errors.RepositoryError, TrustError, ObjectNotFoundError, ObjectTooLargeError, ValueError, KeyError):
+        return None
+    except tuf_errors.DownloadError as error:
+        if isinstance(error, tuf_errors.DownloadHTTPError) or isinstance(error.__cause__, tuf_errors.DownloadHTTPError):
+            return None
+        raise
 
 
 class _StoreFetcher(FetcherInterface):
@@ -131,6 +160,12 @@ def _check_never_seen(cache: Cache, channel: Channel, url: str) -> None:
             f"{url}: the index of {channel} is gone, but this host has seen number {number}; its key was stolen, or "
             "the store was restored from a backup"
         )
+
+
+def _read_target(cache: Cache, reader: StoreReader, target: TargetFile) -> bytes:
+    content = cache.find(_fetch_target(cache, reader, target))
+    assert content is not None, "it was fetched just now"
+    return content
 
 
 def _fetch_target(cache: Cache, reader: StoreReader, target: TargetFile) -> str:

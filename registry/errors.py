@@ -51,3 +51,7 @@ class CollectionError(GristmillError):
 
 class StateNameError(GristmillError):
     """A name of a state names none, or more than one."""
+
+
+class ShareError(GristmillError):
+    """A share of a fleet that is none."""
