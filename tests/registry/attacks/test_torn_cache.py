@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gristmill.cache_reader import CacheReader
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import CacheError, GristmillError, TrustError
 from gristmill.generation import Generation
@@ -118,6 +119,11 @@ class Torn:
     def restart(self) -> Puller:
         return self.victim.fresh(CANARY, self.folder)
 
+    def reader(self) -> CacheReader:
+        """An engine that may only read."""
+        at, root = CANARY, self.victim.puller._root
+        return CacheReader(root, at.fleet, at.model, at.hardware, at.name, self.folder)
+
     def names(self) -> Iterator[str]:
         """Each file in turn; between two, the cache is made what it was."""
         names = cache_files(self.cached)
@@ -159,7 +165,7 @@ def served(generation: Generation | None) -> set[bytes]:
     return set() if generation is None else {path.read_bytes() for path in generation.objects.values()}
 
 
-def offline(puller: Puller, name: str) -> Generation | None:
+def offline(puller: Puller | CacheReader, name: str) -> Generation | None:
     """The last good generation, whole and as it was, or one line that says why there is none."""
     try:
         generation = puller.last_good()
@@ -178,9 +184,10 @@ def offline(puller: Puller, name: str) -> Generation | None:
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 class TestEachFile:
     def test_offline_start(self, torn: Torn, damage: Callable[[Path], None]) -> None:
-        """Without a store: what is handed out is whole, and a second try says the same."""
+        """Without a store: what is handed out is whole, and a second try says the same. So for a sidecar's engines."""
         for name in torn.names():
             torn.damage(damage, name)
+            offline(torn.reader(), name)
             first = offline(torn.restart(), name)
             assert offline(torn.restart(), name) == first, name
 
