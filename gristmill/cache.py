@@ -146,9 +146,14 @@ class Cache:
         if self.followed(channel) != channel:
             self._write(self._followed_path(channel), channel.name.encode())
 
+    def last_refresh(self) -> durable_file.Stamp:
+        """Differs once some process has taken a new timestamp into the cache."""
+        return durable_file.stamp(self.tuf / "timestamp.json")
+
     def watched(self, channel: trust.Channel) -> tuple[Path, ...]:
-        """The files of which one is written whenever something changes that this channel's hosts are to know."""
-        return self._generation_path(channel), self._high_water_path, self.tuf / "timestamp.json"
+        """The files of which one is written whenever something changes that hosts of this kind are to know."""
+        generations = (self._generation_path(replace(channel, name=name)) for name in trust.CHANNELS)
+        return *generations, self._followed_path(channel), self._high_water_path, self.tuf / "timestamp.json"
 
     def high_water(self) -> dict[str, int]:
         """The versions remembered.

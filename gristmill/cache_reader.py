@@ -7,22 +7,20 @@ files appear whole, and what they name is named by digest.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gristmill import sidecar_status
+from gristmill import durable_file, sidecar_status
 from gristmill.assembly import Assembler
 from gristmill.cache import Cache
+from gristmill.cohort import AUTO
 from gristmill.errors import RollbackError, SidecarError, StaleRegistryError
-from gristmill.generation import Generation
+from gristmill.generation import Generation, empty
 from gristmill.proof import Prover
 from gristmill.sidecar_status import SidecarStatus
 from gristmill.trust import Channel
 
-Stat = tuple[int, int, int]
-NOTHING: Stat = (0, 0, 0)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -41,12 +39,14 @@ class CacheReader:
     ) -> None:
         """Nothing is read yet; arguments as those of `pull.Puller`."""
         self.channel = Channel(channel, fleet, model, hardware)
+        """What is followed now; with `auto`, what the sidecar says of this host's cohort."""
         self.cache = Cache(cache_dir)
-        self._prover = Prover(self.cache, self.channel, root_bytes)
+        self._setting = self.channel
+        self._root = root_bytes
         self._assembler = Assembler(self.cache, self.channel)
         self._tables = tables
         self._status_path = str(sidecar_status.status_path(cache_dir, self.channel))
-        self._status_stat: Stat = NOTHING
+        self._status_stamp = durable_file.MISSING
         self._status: SidecarStatus | None = None
         self._watched = [str(path) for path in self.cache.watched(self.channel)]
         self._mark: object = None
@@ -56,7 +56,8 @@ class CacheReader:
         self._expires = _NEVER
 
     def poll(self) -> Generation | None:
-        """A generation that differs from the one handed out last, or None. Without news it only looks at a few stats.
+        """A generation that differs from the one handed out last, or None. Without news it only looks at when a few
+        files were written.
 
         Raises:
             TrustError, RollbackError, CacheError: as `Puller.last_good`; nothing was taken.
@@ -64,10 +65,10 @@ class CacheReader:
             SidecarError: the sidecar is gone, or says that it cannot poll.
         """
         names = self._wanted()
-        mark = (names, *map(_stat, self._watched))
+        mark = (names, *map(durable_file.stamp, self._watched))
         if mark != self._mark:
             generation = self._read(names)
-            self._expires = self._prover.expires() if generation is not None else _NEVER
+            self._expires = self._prover.expires() if generation is not None and generation.number else _NEVER
             self._mark = mark
             if generation is not None and generation != self._generation:
                 self._generation = generation
@@ -86,15 +87,28 @@ class CacheReader:
         return self._generation
 
     def _read(self, names: frozenset[str] | None) -> Generation | None:
+        left = self._setting.name == AUTO and self._turn_to(self.cache.followed(self._setting))
         record = self.cache.load_generation(self.channel)
         if record is None:
-            return None
+            return empty(self.channel.name, self.channel.hardware) if left else None
         proof = self._prover.prove_by_newest_policy(record)
         self.cache.check_high_water(proof.seen)
         self._check_seen(proof.seen)
         generation = self._assembler.assemble(proof.index, proof.policy, names, None)
-        self._seen = proof.seen
+        self._seen = {**(self._seen if proof.seen["root"] == self._seen.get("root") else {}), **proof.seen}
         return generation
+
+    def _turn_to(self, channel: Channel) -> bool:
+        """Whether it hereby leaves a channel that it has followed."""
+        if channel == self.channel:
+            return False
+        self.channel = channel
+        self._assembler = Assembler(self.cache, channel)
+        return self._generation is not None
+
+    @property
+    def _prover(self) -> Prover:
+        return Prover(self.cache, self.channel, self._root)
 
     def _wanted(self) -> frozenset[str] | None:
         return None if self._tables is None else frozenset(self._tables())
@@ -110,18 +124,9 @@ class CacheReader:
             )
 
     def _check_sidecar(self) -> None:
-        found = _stat(self._status_path)
-        if found != self._status_stat or self._status is None:
-            self._status_stat, self._status = found, sidecar_status.read(Path(self._status_path))
+        found = durable_file.stamp(self._status_path)
+        if found != self._status_stamp or self._status is None:
+            self._status_stamp, self._status = found, sidecar_status.read(Path(self._status_path))
         trouble = sidecar_status.trouble(self._status, found[0] / 1e9)
         if trouble:
             raise SidecarError(f"{self.cache.folder}, {self.channel}: {trouble}")
-
-
-def _stat(path: str) -> Stat:
-    """Differs once a file was written."""
-    try:
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a fifth of what a Path takes, at every poll
-    except OSError:
-        return NOTHING
-    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -8,6 +8,9 @@ import stat
 import tempfile
 from pathlib import Path
 
+Stamp = tuple[int, int, int]
+MISSING: Stamp = (0, 0, 0)
+
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Makes `path` hold exactly `content`: readers see the old file or the new one, never a part.
@@ -47,6 +50,18 @@ def read(path: Path, max_bytes: int = -1, follow: bool = False) -> bytes:
             return file.read(max_bytes)
     finally:
         os.close(descriptor)
+
+
+def stamp(path: str | Path) -> Stamp:
+    """When a file was last written, and which one it is: differs once it was written, and costs microseconds.
+
+    `MISSING` if there is none.
+    """
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a fifth of what Path.stat takes
+    except OSError:
+        return MISSING
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def sync_folder(folder: Path) -> None:

@@ -19,7 +19,7 @@ from gristmill.errors import ObjectNotFoundError, StaleRegistryError, StoreError
 from gristmill.generation import Generation, empty
 from gristmill.metadata_client import MAX_TIMESTAMP_BYTES, TIMESTAMP_KEY
 from gristmill.proof import Proof, Prover
-from gristmill.store import NotModified, ObjectStore
+from gristmill.store import ObjectStore, StoredObject
 from gristmill.store_reader import StoreReader
 from gristmill.trust import Channel
 
@@ -78,22 +78,20 @@ class Puller:
         if self._followed is not None and not self.cache.has_generation(self.channel):
             self._followed = self._etag = None  # somebody has emptied the cache
         known = names == self._names and time.monotonic() < self._full_refresh_at_s
-        etag = self._etag if known else None
+        before = self.cache.last_refresh()
         try:
-            found = self._store.get(TIMESTAMP_KEY, etag, MAX_TIMESTAMP_BYTES)
+            found = self._timestamp(self._etag if known else None)
         except ObjectNotFoundError:
             if self._etag is None and not self.cache.high_water():
                 return None
             raise
-        if isinstance(found, NotModified):
-            if etag is None:
-                raise StoreError(
-                    f"{self._store.url}: answers that {TIMESTAMP_KEY} is unchanged, but was asked for it all"
-                )
+        if found is None:
             self._check_fresh()
             return None
         self._etag = None
         with self.cache.locked():
+            if self.cache.last_refresh() != before:  # by another process, which may have read a newer one
+                found = self._timestamp(None) or found
             generation = self._refresh(found.content, names)
         self._etag, self._names = found.etag, names
         self._full_refresh_at_s = time.monotonic() + FULL_REFRESH_S
@@ -123,6 +121,15 @@ class Puller:
             generation = self._assembler.assemble(proof.index, proof.policy, names, None)
         self._followed, self._names = record, names
         return generation
+
+    def _timestamp(self, etag: str | None) -> StoredObject | None:
+        """None if it still is the one with this tag."""
+        found = self._store.get(TIMESTAMP_KEY, etag, MAX_TIMESTAMP_BYTES)
+        if isinstance(found, StoredObject):
+            return found
+        if etag is None:
+            raise StoreError(f"{self._store.url}: answers that {TIMESTAMP_KEY} is unchanged, but was asked for it all")
+        return None
 
     def _refresh(self, timestamp: bytes, names: frozenset[str] | None) -> Generation | None:
         """Follows a timestamp just read; what is new to load in the state that it leads to."""

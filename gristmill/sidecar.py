@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill import __version__, records, sidecar_status
+from gristmill.cohort import FOLLOWING
 from gristmill.errors import GristmillError, SidecarError
 from gristmill.hardware import local_cpu
 from gristmill.outbox import Outbox
@@ -28,7 +29,7 @@ from gristmill.poll_schedule import PollSchedule
 from gristmill.serving.protocol import LineWriter
 from gristmill.sidecar_status import BEAT_S, SidecarStatus
 from gristmill.store import open_store
-from gristmill.trust import CHANNELS, Channel
+from gristmill.trust import Channel
 
 if TYPE_CHECKING:
     from gristmill.generation import Generation
@@ -199,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--fleet", required=True)
     result.add_argument("--model", required=True, help="the model's name in channels")
     result.add_argument("--hardware", default="", help="hardware key of the engines; this machine's processor")
-    result.add_argument("--channel", choices=CHANNELS, default="stable")
+    result.add_argument("--channel", choices=FOLLOWING, default="stable")
     result.add_argument("--cache-dir", type=Path, required=True, help="folder shared with the engines")
     result.add_argument("--outbox-dir", type=Path, help="where engines leave reports; CACHE_DIR/outbox")
     result.add_argument("--poll-s", type=float, default=15.0, help="seconds between polls; 15")

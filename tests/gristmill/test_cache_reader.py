@@ -6,19 +6,23 @@ import os
 import shutil
 import socket
 import timeit
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gristmill import cache_reader, durable_file, errors, sidecar_status, store
+from gristmill import cache_reader, durable_file, errors, generation, sidecar_status, store
 from gristmill.cache_reader import CacheReader
+from gristmill.cohort import AUTO
 from gristmill.generation import Generation
 from gristmill.pull import Puller
 from gristmill.sidecar_status import SidecarStatus
+from registry.publication import move
 from registry.repository import Repository
 from registry.rollback import roll_back
+from registry.share import set_share
 from tests.registry.attacks.attacker import codes
 from tests.registry.world import CANARY, STABLE, World, make_artifact
 
@@ -200,6 +204,41 @@ class TestTrust:
             followed.reader.poll()
 
 
+class TestCohort:
+    """An engine set to `auto` goes where the sidecar's host goes."""
+
+    @pytest.fixture
+    def auto(self, followed: Followed) -> Followed:
+        channel = replace(CANARY, name=AUTO)
+        followed.puller = followed.world.puller(channel=channel)
+        followed.reader = followed.restarted(channel=channel)
+        followed.status_path = sidecar_status.status_path(followed.puller.cache.folder, channel)
+        set_share(followed.world.store, followed.world.keyring, CANARY.fleet, 1000)
+        return followed
+
+    def test_from_canary_to_stable_and_back(self, auto: Followed) -> None:
+        for step in range(3):
+            taken = auto.pull()
+            assert taken is not None
+            assert auto.reader.poll() == taken
+            assert auto.reader.poll() is None
+            assert taken.channel == ("canary", "stable", "canary")[step]
+            if step == 0:
+                move(auto.world.store, auto.world.keyring, CANARY)
+            else:
+                auto.world.publish("softmax", b"code 2")
+        assert auto.restarted(channel=replace(CANARY, name=AUTO)).last_good() == taken
+
+    def test_a_canary_that_ends_leaves_no_kernel_behind(self, auto: Followed) -> None:
+        taken = auto.pull()
+        assert auto.reader.last_good() == taken
+        roll_back(auto.world.store, auto.world.keyring, CANARY)
+        nothing = auto.pull()
+        assert nothing == generation.empty("stable", CANARY.hardware)
+        assert auto.reader.poll() == nothing
+        assert auto.reader.poll() is None
+
+
 class TestSidecarGone:
     """The engine serves on, and says what is wrong."""
 
@@ -244,10 +283,10 @@ def test_a_cache_that_was_emptied_is_filled_again(followed: Followed) -> None:
 
 def test_it_names_the_objects_of_the_shared_folder(followed: Followed) -> None:
     followed.pull()
-    generation = followed.reader.poll()
-    assert generation is not None
+    taken = followed.reader.poll()
+    assert taken is not None
     artifact, _ = make_artifact("rms_norm", b"code 1")
-    (path,) = generation.objects.values()
+    (path,) = taken.objects.values()
     assert path == followed.puller.cache.blob_path(artifact.table.entries[0].object.sha256)
 
 

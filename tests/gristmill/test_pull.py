@@ -410,6 +410,21 @@ class TestCache:
                 for found in pool.map(poll, pullers):
                     assert codes(found) == [f"code {turn}".encode()]
 
+    def test_overtaken_by_another_process_on_the_same_folder(self, world: World) -> None:
+        """What it read of the store is old by the time that it has the lock, which is nobody's attack."""
+        world.publish("rms_norm", b"code 1")
+        other = world.puller()
+
+        class Overtaking(DelegatingStore):
+            def get(self, key: str, etag: str | None = None, max_bytes: int = 1 << 28):  # type: ignore[no-untyped-def]
+                found = super().get(key, etag, max_bytes)
+                if len(self.reads) == 1:
+                    world.publish("softmax", b"code 2")
+                    other.poll()
+                return found
+
+        assert codes(world.puller(store=Overtaking(world.store)).poll()) == [b"code 1", b"code 2"]
+
     def test_a_cache_that_can_not_be_made(self, world: World) -> None:
         world.publish("rms_norm", b"code 1")
         (world.folder / "file").write_text("")
