@@ -58,8 +58,9 @@ def promote(channel: str = "canary", search_id: str = "", proof_s: float = PROOF
     return published.number
 
 
-def release_steps(settings: Settings, step: Step) -> Published:
-    """Makes stable serve what canary serves, once all of it is approved; running it again changes nothing.
+def release_steps(settings: Settings, step: Step, judged: str = "") -> Published:
+    """Makes stable serve what canary serves, once all of it is approved; running it again changes nothing. With
+    `judged`, only if canary still serves that state.
 
     Raises:
         ApprovalError: the policy leaves something to a person, and none has approved it.
@@ -70,7 +71,7 @@ def release_steps(settings: Settings, step: Step) -> Published:
         waiting = next((one for one in approvals if not one.approved), None)
         if waiting is not None:
             raise ApprovalError(f"{waiting.table}: {waiting.reason}; look at it, then ./mill approve {waiting.table}")
-        return step(move)(opened.store, keyring, promotion.channel_of(settings, "canary"), "stable")
+        return step(move)(opened.store, keyring, promotion.channel_of(settings, "canary"), "stable", judged)
 
 
 @flow(name="release")

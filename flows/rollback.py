@@ -12,11 +12,15 @@ from tasks.promotion import channel_of, keyring_of
 from tasks.settings import Settings, from_environment
 
 
-def rollback_steps(settings: Settings, channel: str, to: int | None, step: Step) -> Published:
-    """Publishes the earlier state as a higher version. Again, it goes one state further back, unless `to` is given."""
+def rollback_steps(
+    settings: Settings, channel: str, to: int | None, step: Step, judged: str = "", reason: str = ""
+) -> Published:
+    """Publishes the earlier state as a higher version. Again, it goes one state further back, unless `to` is given;
+    with `judged`, only if that state is still what is current.
+    """
     with object_store.opened(settings) as opened:
         keyring = step(keyring_of)(settings)
-        return step(roll_back)(opened.store, keyring, channel_of(settings, channel), to)
+        return step(roll_back)(opened.store, keyring, channel_of(settings, channel), to, judged, reason)
 
 
 @flow(name="rollback")

@@ -53,5 +53,9 @@ class StateNameError(GristmillError):
     """A name of a state names none, or more than one."""
 
 
+class SupersededError(GristmillError):
+    """What was judged is no longer what is current; nothing was changed."""
+
+
 class ShareError(GristmillError):
     """A share of a fleet that is none."""

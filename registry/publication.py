@@ -17,7 +17,7 @@ from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry import attestation, doctor
 from registry.entry import Edit, Entry
-from registry.errors import PublicationError
+from registry.errors import PublicationError, SupersededError
 from registry.keys import Keyring
 from registry.promotion import Decision
 from registry.repository import Repository
@@ -118,12 +118,18 @@ def publish(
     return published(channel, entry, declined)
 
 
-def move(object_store: ObjectStore, keyring: Keyring, source: Channel, target_name: str = "stable") -> Published:
+def move(
+    object_store: ObjectStore, keyring: Keyring, source: Channel, target_name: str = "stable", judged: str = ""
+) -> Published:
     """Makes another channel of the same hosts serve what `source` serves: all tables at once.
+
+    Args:
+        judged: SHA-256 of the state that may move; empty: whichever `source` serves.
 
     Raises:
         PublicationError: nothing was ever published to `source`.
         ApprovalError: hosts of the target channel would refuse a table, which the approver has not signed.
+        SupersededError: `source` no longer serves what was judged.
     """
     doctor.require_conditional_puts(object_store)
     repository = Repository(object_store, keyring)
@@ -132,6 +138,8 @@ def move(object_store: ObjectStore, keyring: Keyring, source: Channel, target_na
     if entry is None:
         raise PublicationError(f"{source}: nothing was published there yet, so nothing can move to {target_name}")
     tables = entry.index.tables
+    if judged not in ("", entry.sha256):
+        raise SupersededError(f"{source}: state {entry.index.number} has taken the place of what was judged")
     attestation.require_attested(object_store, repository.policy(), target_name, tables)
 
     def edit(current: Entry | None) -> Edit | None:

@@ -8,7 +8,7 @@ from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry import attestation
 from registry.entry import Edit, Entry
-from registry.errors import RollbackTargetError
+from registry.errors import RollbackTargetError, SupersededError
 from registry.keys import Keyring
 from registry.publication import Published, published
 from registry.repository import Repository
@@ -19,16 +19,26 @@ def history(object_store: ObjectStore, keyring: Keyring, channel: Channel) -> li
     return list(Repository(object_store, keyring).history(channel))
 
 
-def roll_back(object_store: ObjectStore, keyring: Keyring, channel: Channel, to: int | None = None) -> Published:
+def roll_back(
+    object_store: ObjectStore,
+    keyring: Keyring,
+    channel: Channel,
+    to: int | None = None,
+    judged: str = "",
+    reason: str = "",
+) -> Published:
     """Publishes the tables of an earlier state again.
 
     Args:
         to: number of that state, 0 for none at all. By default the one before what is served now: a second
             rollback goes one state further back, not forth again. What others publish meanwhile is undone too.
+        judged: SHA-256 of the state that is to be undone; empty: whichever is current.
+        reason: why, for the log.
 
     Raises:
         RollbackTargetError: there is no such state.
         ApprovalError: that state holds a table that hosts no longer take.
+        SupersededError: what was judged is no longer current.
     """
     repository = Repository(object_store, keyring)
     if repository.current(channel) is None:
@@ -39,9 +49,11 @@ def roll_back(object_store: ObjectStore, keyring: Keyring, channel: Channel, to:
     attestation.require_attested(object_store, repository.policy(), channel.name, tables)
 
     def edit(current: Entry | None) -> Edit | None:
+        if current is not None and judged not in ("", current.sha256):
+            raise SupersededError(f"{channel}: state {current.index.number} has taken the place of what was judged")
         if current is not None and tables == current.index.tables:
             return None
-        return Edit(tables, f"rollback to {number}", restores=number)
+        return Edit(tables, f"rollback to {number}" + (f": {reason}" if reason else ""), restores=number)
 
     return published(channel, repository.commit(channel, edit))
 

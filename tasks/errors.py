@@ -35,3 +35,7 @@ class ReplayError(GristmillError):
 
 class SearchBusyError(GristmillError):
     """Another process works on the same search."""
+
+
+class WatchError(GristmillError):
+    """A canary cannot be watched as it was asked for."""

@@ -1,0 +1,176 @@
+"""Looking at canaries: what is tried on which channel, what its hosts report, and what was remembered of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gristmill import cohort, records
+from gristmill.errors import (
+    MalformedRecordError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectTooLargeError,
+    PreconditionFailedError,
+)
+from gristmill.status_report import Received, read_reports
+from gristmill.store import ObjectStore, StoredObject
+from gristmill.trust import Channel
+from registry.canary import DEFAULT_POLICY, Assessment, WatchPolicy, look
+from registry.entry import Entry
+from registry.garbage import store_clock_s
+from registry.keys import Keyring
+from registry.metadata_reader import TIMESTAMP_KEY
+from registry.repository import Repository
+from registry.share import read_shares
+from registry.witness import Canary, Watch
+from tasks.errors import WatchError
+from tasks.settings import Settings
+
+MAX_WATCH_BYTES = 64 << 20
+SHOWN_S = 3600.0
+"""Where nothing is tried, reports so young are shown."""
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What one look at one canary channel found."""
+
+    channel: Channel
+    entry: Entry | None
+    """What canary serves; None if nothing was ever published there."""
+    share_permille: int
+    received: tuple[Received, ...]
+    now_s: float
+    """By the store's clock."""
+    silent_s: float
+    """A process that has not reported for so long is gone."""
+    watch: Watch | None
+    """None if canary serves what stable serves: nothing is tried."""
+    assessment: Assessment | None
+
+
+def policy_of(changes: Mapping[str, float]) -> WatchPolicy:
+    """The default policy with some numbers changed.
+
+    Raises:
+        WatchError: a name that it does not have, or a number that it can't.
+    """
+    known = dataclasses.asdict(DEFAULT_POLICY)
+    for name, value in changes.items():
+        if name not in known:
+            raise WatchError(f"watch policy: {name!r} is not known, expected one of {', '.join(known)}")
+        least, whole = int(name == "min_hosts"), isinstance(known[name], int)
+        if not (math.isfinite(value) and value >= least) or (whole and value != int(value)):
+            kind = "a whole number" if whole else "a number"
+            raise WatchError(f"watch policy: {name} is {value:g}, expected {kind} from {least}")
+        known[name] = int(value) if whole else float(value)
+    return WatchPolicy(**known)
+
+
+def canary_channels(object_store: ObjectStore, keyring: Keyring, settings: Settings) -> tuple[Channel, ...]:
+    """The canary channels of this fleet and model, on all hardware that something was published for."""
+    try:
+        object_store.get(TIMESTAMP_KEY)
+    except ObjectNotFoundError:
+        return ()
+    states = Repository(object_store, keyring).live().states
+    ours = [
+        one for one in states if (one.name, one.fleet, one.model) == (cohort.CANARY, settings.fleet, settings.model)
+    ]
+    return tuple(sorted(ours, key=str))
+
+
+def look_at(
+    object_store: ObjectStore, keyring: Keyring, channel: Channel, policy: WatchPolicy, remember: bool
+) -> Looked:
+    """One look at the reports of a channel's hosts.
+
+    Args:
+        remember: whether the next look builds upon this one. It must before anything is done about it: a failure that
+            is written down stays one, whatever dies in between.
+
+    Raises:
+        WatchError: others looked at the same moment, many times.
+    """
+    repository = Repository(object_store, keyring)
+    entry = repository.current(channel)
+    stable = repository.current(replace(channel, name=cohort.STABLE))
+    share = read_shares(object_store, keyring).share(channel.fleet)
+    now_s = store_clock_s(object_store)
+    canary = canary_of(channel, entry, stable, share)
+    if canary is None:
+        received = tuple(read_reports(object_store, channel, now_s - SHOWN_S))
+        return Looked(channel, entry, share, received, now_s, policy.silent_s, None, None)
+    received = tuple(read_reports(object_store, channel, canary.promoted_s - policy.silent_s))
+    watch, assessment = _looked(object_store, canary, received, now_s, policy, remember)
+    return Looked(channel, entry, share, received, now_s, policy.silent_s, watch, assessment)
+
+
+def canary_of(channel: Channel, entry: Entry | None, stable: Entry | None, share_permille: int) -> Canary | None:
+    """What is tried; None while canary serves what stable serves."""
+    served = stable.index.tables if stable else {}
+    if entry is None or entry.index.tables == served:
+        return None
+    tables = entry.index.tables
+    return Canary(
+        channel=channel,
+        state=entry.sha256,
+        number=entry.index.number,
+        promoted_s=datetime.fromisoformat(entry.index.created_utc).timestamp(),
+        changed=tuple(sorted(name for name, digest in tables.items() if served.get(name) != digest)),
+        salt=cohort.salt_of(entry.index),
+        share_permille=share_permille,
+    )
+
+
+def watch_key(channel: Channel) -> str:
+    """Where the store keeps what is remembered of a channel's canary."""
+    return f"watch/{channel.fleet}/{channel.model}/{channel.hardware}.json"
+
+
+def _looked(
+    object_store: ObjectStore,
+    canary: Canary,
+    received: tuple[Received, ...],
+    now_s: float,
+    policy: WatchPolicy,
+    remember: bool,
+) -> tuple[Watch, Assessment]:
+    key = watch_key(canary.channel)
+    for _ in range(_ATTEMPTS):
+        known, etag = _recall(object_store, key)
+        same = known is not None and known.canary.state == canary.state
+        before = replace(known, canary=canary) if known is not None and same else Watch(canary)
+        watch, assessment = look(before, received, now_s, policy)
+        if not remember or watch == known:
+            return watch, assessment
+        content = records.canonical_json(watch)
+        try:
+            if etag is None:
+                object_store.put_new(key, content)
+            else:
+                object_store.replace_if(key, content, etag)
+        except (ObjectExistsError, PreconditionFailedError):
+            continue
+        return watch, assessment
+    raise WatchError(f"{object_store.url}: {key}: others wrote it {_ATTEMPTS} times meanwhile; try again later")
+
+
+def _recall(object_store: ObjectStore, key: str) -> tuple[Watch | None, str | None]:
+    """What was remembered, and its tag. A damaged memory is none: the watch begins anew."""
+    try:
+        found = object_store.get(key, max_bytes=MAX_WATCH_BYTES)
+    except ObjectNotFoundError:
+        return None, None
+    except ObjectTooLargeError:
+        raise WatchError(f"{object_store.url}: {key} is too long to be read; delete it to begin anew") from None
+    assert isinstance(found, StoredObject), "no etag was given"
+    try:
+        return records.parse(Watch, found.content, key), found.etag
+    except MalformedRecordError:
+        return None, found.etag
