@@ -1,4 +1,4 @@
-"""`python -m gristmill.sidecar`: follows a channel into a cache folder, for engines that have no network and no keys.
+"""`gristmill-sidecar`: follows a channel into a cache folder, for engines that have no network and no keys.
 
 The engines read the folder through `cache_reader.CacheReader`, and verify all of it again. Standard output has one line
 of JSON per event: `started`, `taken`, `poll_failed`, `recovered`, `report_failed`, `stopped`. Store credentials come
@@ -192,7 +192,7 @@ def run(sidecar: Sidecar, poll_s: float, stopped: threading.Event) -> None:
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python -m gristmill.sidecar",
+        prog="gristmill-sidecar",
         description="Follow a channel into a cache folder that engines on this host read.",
     )
     result.add_argument("--store", default="", help="object store URL; credentials come from the environment")

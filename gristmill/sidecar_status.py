@@ -63,7 +63,7 @@ def trouble(status: SidecarStatus | None, touched_s: float) -> str:
     """
     silent_s = time.time() - touched_s
     if status is None:
-        return "no sidecar has filled this cache yet; start one: python -m gristmill.sidecar"
+        return "no sidecar has filled this cache yet; start gristmill-sidecar"
     if not status.running:
         return "the sidecar was ended; start it again"
     if silent_s > SILENT_S:

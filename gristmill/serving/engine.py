@@ -56,7 +56,7 @@ class Engine:
         self._spool = self._open_spool(sampler) if settings.store and sampler else None
         self._reporter = Reporter(self.dispatcher, sampler, settings.channel, settings.worker)
         self._say_goodbye: Callable[[], None] = lambda: None
-        self._host = self._open_host() if settings.store and settings.root_file else None
+        self._host = self._open_host() if settings.root_file else None
 
     def run(self) -> None:
         """Obeys commands until closed; requests being served then are dropped."""
@@ -158,27 +158,29 @@ class Engine:
         return Spool(settings.object_store(os.environ), identity, sampler, settings.waiting_dir())
 
     def _open_host(self) -> Host:
+        from gristmill.cache_reader import CacheReader
         from gristmill.pull import Puller
 
         settings = self._settings
-        object_store = settings.object_store(os.environ)
-        puller = Puller(
-            object_store,
-            settings.trusted_root(),
-            settings.fleet,
-            settings.model,
-            self._hardware,
-            settings.channel,
-            Path(settings.cache_dir),
-        )
+        at = (settings.fleet, settings.model, self._hardware, settings.channel, Path(settings.cache_dir))
+        reports = settings.report_store(os.environ)
+        channel: CacheReader | Puller
+        if settings.store:
+            channel = Puller(settings.object_store(os.environ), settings.trusted_root(), *at, self._table_names)
+        else:
+            channel = CacheReader(settings.trusted_root(), *at, self._table_names)
 
         def tell_registry(closing: bool = False) -> None:
-            status = self._reporter.status(puller.cache.host_id(), host.problem, closing)
-            report(object_store, puller.channel, status)
+            status = self._reporter.status(channel.cache.host_id(), host.problem, closing)
+            report(reports, channel.channel, status)
 
-        host = Host(puller, self.dispatcher, self._tell, settings.poll_s, tell_registry)
+        host = Host(channel, self.dispatcher, self._tell, settings.poll_s, tell_registry)
         self._say_goodbye = lambda: tell_registry(closing=True)
         return host
+
+    def _table_names(self) -> set[str]:
+        """Of the tables that this model can use."""
+        return {f"{site.operator}.{site.dtype}" for site in self.dispatcher.sites}
 
     def _tell(self, event: HostEvent) -> None:
         self._writer.write(event.kind, generation=event.generation, **event.detail)

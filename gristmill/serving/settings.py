@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gristmill.directory_store import DirectoryStore
 from gristmill.errors import ServingError
 from gristmill.kill_switch import read_kill_switch
 from gristmill.sampler import DEFAULT_PERIOD
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Everything a serving process is started with. Without a store it neither pulls nor spools."""
+    """Everything a serving process is started with.
+
+    Without a store it spools nothing; if it has a root and a cache folder all the same, it follows a sidecar
+    (`gristmill.sidecar`) that fills the folder, and leaves its reports there.
+    """
 
     model: str = "reference"
     """Name of the model in fleets, channels and spools."""
@@ -33,7 +38,7 @@ class EngineSettings:
     fleet: str = "demo"
     channel: str = "stable"
     root_file: str = ""
-    """Trusted root metadata. Without it the process spools but does not pull."""
+    """Trusted root metadata. Without it the process follows no channel."""
     cache_dir: str = ""
     poll_s: float = 1.0
     sampling: bool = True
@@ -50,6 +55,11 @@ class EngineSettings:
             GristmillError: the store's address, the trusted root, the cache folder or the kill switch.
         """
         read_kill_switch(environ)
+        if self.root_file:
+            self.trusted_root()
+            self._required_cache_dir()
+        if self.worker and "/" in checked_key(self.worker):
+            raise ServingError(f"serving: worker {self.worker!r} holds a slash; use one word")
         if not self.store:
             return
         if self.sampling and importlib.util.find_spec("pyarrow") is None:
@@ -59,10 +69,6 @@ class EngineSettings:
             )
         self.object_store(environ)
         self.waiting_dir()
-        if self.worker and "/" in checked_key(self.worker):
-            raise ServingError(f"serving: worker {self.worker!r} holds a slash; use one word")
-        if self.root_file:
-            self.trusted_root()
 
     def object_store(self, environ: Mapping[str, str]) -> ObjectStore:
         """The store, with credentials from the environment."""
@@ -70,9 +76,16 @@ class EngineSettings:
 
     def waiting_dir(self) -> Path:
         """Where samples wait while the store is away."""
+        return self._required_cache_dir() / "spool"
+
+    def report_store(self, environ: Mapping[str, str]) -> ObjectStore:
+        """Where status reports go: to the store, or where a sidecar fetches them."""
+        return self.object_store(environ) if self.store else DirectoryStore(self._required_cache_dir() / "outbox")
+
+    def _required_cache_dir(self) -> Path:
         if not self.cache_dir:
-            raise ServingError("serving: a store is given, but no cache folder; name one with --cache-dir")
-        return Path(self.cache_dir) / "spool"
+            raise ServingError("serving: a store or a root is given, but no cache folder; name one with --cache-dir")
+        return Path(self.cache_dir)
 
     def trusted_root(self) -> bytes:
         """The signed root that all trust starts from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import importlib
 import tomllib
 import zipfile
 from pathlib import Path
@@ -44,6 +45,15 @@ def test_what_it_requires_is_small(wheel: zipfile.ZipFile) -> None:
     requires = email.message_from_bytes(wheel.read(metadata)).get_all("Requires-Dist", [])
     always = {line for line in requires if "extra ==" not in line}
     assert {line.split("[")[0].split("<")[0].split(">")[0].split("=")[0].strip() for line in always} == REQUIRED
+
+
+def test_it_installs_the_sidecar(wheel: zipfile.ZipFile) -> None:
+    (scripts,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    (line,) = wheel.read(scripts).decode().strip().splitlines()[1:]
+    name, _, target = line.partition(" = ")
+    module, _, function = target.partition(":")
+    assert name == "gristmill-sidecar"
+    assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_locked_requirements_satisfy_the_declared_ones() -> None:

@@ -17,6 +17,7 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.domain import AxisRange, Domain
 from gristmill.hardware import local_cpu
 from gristmill.kernel_table import Artifact, FileRef, KernelTable, TableEntry
+from gristmill.sidecar import main as sidecar
 from gristmill.status_report import read_reports
 from gristmill.trust import Channel
 from registry.keys import create_keys
@@ -35,15 +36,17 @@ LIMIT_S = 90
 class Follower:
     """A serving process in the middle of an endless replay, and the registry that it follows."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sidecar: bool = False) -> None:
         (folder / "store").mkdir()
         self.store = DirectoryStore(folder / "store")
         self.keyring = create_keys(folder / "keys")
         root_file = folder / "root.json"
         root_file.write_bytes(Repository(self.store, self.keyring).initialise())
-        where = [f"--store=file://{folder}/store", f"--root-file={root_file}", f"--cache-dir={folder}/cache"]
+        self.where = [f"--root-file={root_file}", f"--cache-dir={folder}/cache"]
+        if not sidecar:
+            self.where.append(f"--store={self.store.url}")
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "gristmill.serving", *SHAPE.split(), *where, *FLAGS],
+            [sys.executable, "-m", "gristmill.serving", *SHAPE.split(), *self.where, *FLAGS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -145,3 +148,24 @@ def test_promotion_refusal_and_rollback_while_serving(follower: Follower, compil
     assert follower.popen.wait(LIMIT_S) == 0
     (last,) = [received.report for received in read_reports(follower.store, CHANNEL)]
     assert last is not None and last.closing and last.process == latest.process
+
+
+def test_behind_a_sidecar(tmp_path: Path, compile_kernel: Callable[..., Path]) -> None:
+    """A process without a store swaps in what the sidecar took, and its reports go out with the sidecar's next poll."""
+    follower = Follower(tmp_path, sidecar=True)
+    once = [*follower.where, f"--store={follower.store.url}", "--once"]
+    once += ["--fleet=demo", "--model=reference", "--channel=canary"]
+    try:
+        assert follower.until("ready")["generation"] == 0
+        candidate, number = follower.promote(compile_kernel("rms_norm").read_bytes())
+        assert sidecar(once) == 0
+        assert follower.until("swap", "refusal") == {"event": "swap", "generation": number, "previous": 0, "entries": 1}
+        assert set(follower.hits()) == {candidate}
+        assert follower.popen.stdin is not None
+        follower.popen.stdin.close()
+        assert follower.popen.wait(LIMIT_S) == 0
+        assert sidecar(once) == 0
+        (received,) = read_reports(follower.store, CHANNEL)
+        assert received.report is not None and received.report.generation == number and received.report.closing
+    finally:
+        follower.end()
