@@ -94,7 +94,10 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise _refuse(where, value, "an object")
-        return {key: _decode(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
+        inner = typing.get_args(hint)[1]
+        if inner in (str, int, bool) and all(type(item) is inner for item in value.values()):
+            return dict(value)  # an index of ten thousand kernels is nothing else
+        return {key: _decode(inner, item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(hint):
         return _decode_record(typing.cast(type, hint), value, where)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):

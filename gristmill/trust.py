@@ -37,7 +37,7 @@ MAX_INDEX_BYTES = 8 << 20
 MAX_MANIFEST_BYTES = 8 << 20
 MAX_ATTESTATION_BYTES = 1 << 20
 MAX_BLOB_BYTES = 256 << 20
-_SHA256_DIGITS = 64
+_SHA256 = re.compile("[0-9a-f]{64}")
 _ATTESTOR = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
@@ -125,7 +125,7 @@ def checked_digest(sha256: str) -> str:
     Raises:
         TrustError: not 64 lower-case hexadecimal digits.
     """
-    if len(sha256) != _SHA256_DIGITS or set(sha256) - set("0123456789abcdef"):
+    if not _SHA256.fullmatch(sha256):
         raise TrustError(f"found {sha256[:80]!r}, expected a SHA-256 digest in lower-case hexadecimal")
     return sha256
 
