@@ -44,6 +44,14 @@ def port(text: str) -> int:
     return number
 
 
+def permille(text: str) -> int:
+    """A percentage from 0 to 100, to a tenth, in thousandths."""
+    number = _number(text.removesuffix("%")) * 10
+    if not 0 <= number <= 1000 or abs(number - round(number)) > 1e-6:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a percentage from 0 to 100, to a tenth at most")
+    return round(number)
+
+
 def _number(text: str) -> float:
     try:
         number = float(text)

@@ -28,6 +28,7 @@ COMMANDS = (
     Command("judge", "judge one candidate file and print its verdict", "cli.judge"),
     Command("promote", "re-judge the winners, sign them and publish them to a channel", "cli.promote"),
     Command("approve", "sign what canary serves, so that stable may serve it", "cli.approve"),
+    Command("canary", "show how canary hosts fare beside the rest, and release or roll back", "cli.canary"),
     Command("rollback", "point a channel back at what it served before", "cli.rollback"),
     Command("continuous", "capture, compile and promote, again whenever the traffic drifts", "cli.continuous"),
     Command("serve", "serve a replayed trace and follow a channel", "cli.serve"),

@@ -25,5 +25,9 @@ class MemoryArgumentsError(GristmillError):
     """Arguments of `./mill memory` that do not go together."""
 
 
+class CanaryArgumentsError(GristmillError):
+    """Arguments of `./mill canary` that cannot be read."""
+
+
 class KeysArgumentsError(GristmillError):
     """Arguments of `./mill keys` that do not go together."""

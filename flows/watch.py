@@ -84,6 +84,7 @@ def watch(act: bool = True, policy: dict[str, float] | None = None) -> list[str]
     found = watch_steps(settings, tracked, canary.policy_of(policy or {}), act=act)
     table_artifact("canary-hosts", watch_report.host_rows(one.looked for one in found), summary(found))
     table_artifact("canary-comparison", watch_report.comparison_rows(one.looked for one in found), summary(found))
+    table_artifact("canary-trouble", watch_report.trouble_rows(one.looked for one in found), summary(found))
     for one in found:
         if one.looked.assessment is not None and one.action:
             emit_event(

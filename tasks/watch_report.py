@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
+from gristmill import records
 from gristmill.status_report import StatusReport
 from registry.canary import role_of
 from registry.witness import Witness
 from tasks.canary import Looked
 
-
-@dataclass
-class _Group:
-    processes: int = 0
-    silent: int = 0
-    hits: int = 0
-    failures: int = 0
-    mismatches: int = 0
+SUMMED = ("silent", "hits", "failures", "mismatches")
+"""What is added up over the processes that serve the same."""
 
 
 def sentence(looked: Looked) -> str:
@@ -41,14 +36,10 @@ def host_rows(looks: Iterable[Looked]) -> list[dict[str, str]]:
     """How many processes serve what, per channel and generation. One that is silent has not reported for 3 minutes."""
     rows = []
     for looked in looks:
-        groups: dict[tuple[str, int, str, str], _Group] = defaultdict(_Group)
+        groups: dict[tuple[str, int, str, str], Counter[str]] = defaultdict(Counter)
         for fact in process_facts(looked):
-            key = (str(fact["channel"]), int(str(fact["generation"])), str(fact["role"]), str(fact["follows"]))
-            group = groups[key]
-            group.processes += 1
-            group.silent += bool(fact["silent"])
-            for name in ("hits", "failures", "mismatches"):
-                setattr(group, name, getattr(group, name) + int(str(fact[name])))
+            counts = groups[fact["channel"], fact["generation"], fact["role"], fact["follows"]]
+            counts.update({"processes": 1, **{name: int(fact[name]) for name in SUMMED}})
         rows += [
             {
                 "hardware": looked.channel.hardware,
@@ -56,9 +47,9 @@ def host_rows(looks: Iterable[Looked]) -> list[dict[str, str]]:
                 "generation": str(generation),
                 "role": role,
                 "follows": follows,
-                **{name: str(count) for name, count in vars(group).items()},
+                **{name: str(counts[name]) for name in ("processes", *SUMMED)},
             }
-            for (channel, generation, role, follows), group in sorted(groups.items())
+            for (channel, generation, role, follows), counts in sorted(groups.items())
         ]
     return rows
 
@@ -81,7 +72,49 @@ def comparison_rows(looks: Iterable[Looked]) -> list[dict[str, str]]:
     ]
 
 
-def process_facts(looked: Looked) -> list[dict[str, object]]:
+def trouble_rows(looks: Iterable[Looked]) -> list[dict[str, str]]:
+    """Processes that somebody should look at, and why."""
+    rows = []
+    for looked in looks:
+        told = {name: [f"does not count: {flaw}"] for name, flaw in flaws(looked).items()}
+        for report, written_s, _ in _processes(looked):
+            silent = looked.now_s - written_s > looked.silent_s and not report.closing
+            reasons = [
+                f"silent for {(looked.now_s - written_s) / 60:.0f} min" if silent else "",
+                f"kill switch: {report.kill}" if report.kill else "",
+                f"cannot poll: {report.problem}" if report.problem else "",
+                *(
+                    f"refused {one.operator} of generation {one.generation}: {one.reason}"
+                    for one in report.refusals[-1:]
+                ),
+            ]
+            told.setdefault(report.name, []).extend(filter(None, reasons))
+        rows += [
+            {"hardware": looked.channel.hardware, "process": name[:10], "trouble": reason}
+            for name, reasons in sorted(told.items())
+            for reason in reasons
+        ]
+    return rows
+
+
+def facts(looked: Looked) -> dict[str, Any]:
+    """All of it, JSON-ready."""
+    assessment = looked.assessment
+    return {
+        "channel": str(looked.channel),
+        "generation": looked.entry.index.number if looked.entry else None,
+        "tried": list(looked.watch.canary.changed) if looked.watch else [],
+        "share_percent": looked.share_permille / 10,
+        "outcome": assessment.outcome.value if assessment else None,
+        "reason": assessment.reason if assessment else sentence(looked),
+        "missing": list(assessment.missing) if assessment else [],
+        "comparisons": records.encode(assessment.comparisons) if assessment else [],
+        "processes": process_facts(looked),
+        "flaws": flaws(looked),
+    }
+
+
+def process_facts(looked: Looked) -> list[dict[str, Any]]:
     """Each process that has reported something that can be true."""
     facts = []
     for report, written_s, witness in _processes(looked):
