@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.amount import count
 from cli.watch import Watch
-from gristmill.trust import CHANNELS
+from gristmill.cohort import FOLLOWING
 from tasks.settings import from_environment
 
 
@@ -20,7 +20,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=count, default=40, help="requests per round of the replay")
     parser.add_argument("--concurrency", type=count, default=4, help="requests served at a time")
     parser.add_argument("--rounds", type=count, help="rounds to serve; until Ctrl-C if not given")
-    parser.add_argument("--channel", choices=CHANNELS, default="canary", help="what to follow")
+    parser.add_argument(
+        "--channel", choices=FOLLOWING, default="canary", help="what to follow; auto: as the host's cohort says"
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     parser.add_argument("--json", action="store_true", help="print one JSON object per round")
 

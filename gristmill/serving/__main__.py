@@ -14,12 +14,12 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from gristmill.cohort import FOLLOWING
 from gristmill.errors import GristmillError
 from gristmill.sampler import DEFAULT_PERIOD
 from gristmill.serving.model import DTYPES, ModelShape
 from gristmill.serving.protocol import LineWriter, PlainCommand, command_id, parse_command
 from gristmill.serving.settings import EngineSettings
-from gristmill.trust import CHANNELS
 
 if TYPE_CHECKING:
     from gristmill.serving.engine import Engine
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--store", default="", help="object store URL; without it nothing is spooled")
     result.add_argument("--fleet", default="demo")
     result.add_argument("--model", default="reference", help="the model's name in channels and spools")
-    result.add_argument("--channel", choices=CHANNELS, default="stable")
+    result.add_argument("--channel", choices=FOLLOWING, default="stable")
     result.add_argument("--root-file", default="", help="trusted root metadata; without it no channel is followed")
     result.add_argument("--cache-dir", default="", help="the process's own; without a store, the one a sidecar fills")
     result.add_argument("--poll-s", type=float, default=1.0)
