@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ from registry.approval import PERSON, approve
 from registry.canary import Outcome, WatchPolicy
 from registry.publication import move, publish
 from registry.share import set_share
-from tasks import canary, watch_report
+from tasks import canary, object_store, watch_report
 from tasks.errors import WatchError
+from tasks.object_store import OpenStore
 from tasks.settings import Settings
 from tests.registry.canary_world import PROMOTED_S, FakeHost, fleet, utc
-from tests.registry.world import CANARY, STABLE, DelegatingStore, World, make_artifact, take
+from tests.registry.world import CANARY, STABLE, DelegatingStore, DyingStore, Killed, World, make_artifact, take
 
 POLICY = WatchPolicy(soak_s=0.0)
 
@@ -180,6 +183,33 @@ class TestInterrupted:
             trial.look(dying(before))
         assert trial.serves(STABLE) == {"softmax.float32"}
         assert trial.look().action.startswith("released")
+
+    @pytest.mark.parametrize("mismatches", [1, 0])
+    def test_killed_before_each_write_it_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mismatches: int
+    ) -> None:
+        """Hosts see what was or what is to be, and the next watch does what is left; nothing is done twice."""
+        for write in count():
+            trial = Trial(tmp_path / f"{write}")
+            trial.report(fleet(), 60)
+            trial.look()
+            trial.report(fleet(mismatches=mismatches), 1800)
+            before = trial.serves(CANARY), trial.serves(STABLE)
+            store = DyingStore(trial.world.store, write)
+            with monkeypatch.context() as patched, contextlib.suppress(Killed):
+                opened = contextlib.nullcontext(OpenStore(store, store.url, {}))
+                patched.setattr(object_store, "opened", lambda settings, opened=opened: opened)
+                trial.look()
+                assert store.left >= 0
+            whole = {"softmax.float32"} if mismatches else {"softmax.float32", "rms_norm.float32"}
+            assert (trial.serves(CANARY), trial.serves(STABLE)) in (before, (whole, whole))
+            trial.look()
+            assert trial.serves(CANARY) == trial.serves(STABLE) == whole
+            for channel, expected in ((CANARY, 3 if mismatches else 2), (STABLE, 1 if mismatches else 2)):
+                assert len(list(trial.world.repository.history(channel))) == expected
+            if store.left > 0:
+                assert write > 5, "it has written more than that"
+                return
 
     def test_what_others_publish_between_judgement_and_action_is_not_undone(self, trial: Trial) -> None:
         def published_first(function: Callable[..., Any]) -> Callable[..., Any]:

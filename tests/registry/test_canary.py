@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gristmill import records
 from gristmill.status_report import Received, TableCounts, Work
 from registry.canary import Assessment, Outcome, WatchPolicy, look
-from registry.witness import Watch
+from registry.witness import Watch, observe
 from tests.registry.canary_world import (
     OTHER,
     POLICY,
@@ -338,6 +338,37 @@ class TestOneHostThatLies:
         hosts = fleet()
         hosts[0] = replace(hosts[0], mismatches=1)
         assert outcome(hosts) is Outcome.FAILED
+
+
+class TestWitness:
+    steps = st.lists(
+        st.tuples(st.sampled_from(["work", "restart", "swap back and forth"]), st.integers(0, 50)), max_size=12
+    )
+
+    @given(steps, st.sampled_from([1, 2]))
+    def test_adds_up_all_lives_under_one_generation(self, steps: list[tuple[str, int]], looks: int) -> None:
+        """Whatever a host goes through, as long as its last report of each life was seen."""
+        watch, process, life, served, total = Watch(TRIED), "p", 0, 0, 0
+        for position, (what, calls) in enumerate([("work", 0), *steps]):
+            if what != "work":
+                life, served = life + 1, 0
+            served, total = served + calls, total + calls
+            process = f"p{life}" if what == "restart" else process
+            swapped = utc(PROMOTED_S + 20 + life)
+            changes = {"process": process, "swapped_utc": swapped, "work": Work({TABLE: TableCounts(hits=served)})}
+            host = FakeHost("one", True, changes=changes)
+            for _ in range(looks):
+                watch = observe(watch, [host.received(PROMOTED_S + 60 + position)])
+        (witness,) = watch.witnesses.values()
+        assert watch.flaws == {} and witness.work.of(TABLE).hits == total
+        assert not witness.watched.has_negative
+
+    def test_a_restart_is_one_and_a_swap_back_is_none(self) -> None:
+        watch = Watch(TRIED)
+        for position, process in enumerate(["a", "a", "b", "b"]):
+            host = FakeHost("one", True, changes={"process": process, "swapped_utc": utc(PROMOTED_S + 20 + position)})
+            watch = observe(watch, [host.received(PROMOTED_S + 60 + position)])
+        assert [witness.restarts for witness in watch.witnesses.values()] == [1]
 
 
 class TestOrder:
