@@ -194,14 +194,15 @@ def _faults(view: _View) -> Iterator[str]:
 
 def _silence(view: _View) -> Iterator[str]:
     policy = view.policy
-    served, rest = view.of(Role.CANARY), view.of(Role.REST)
+    served = view.of(Role.CANARY)
     gone = {
         name: one
         for name, one in {**served, **view.of(Role.PENDING)}.items()
         if view.silent(one) and not one.report.closing and _was_alive(one, view)
     }
-    alone = rest and all(view.silent(one) for one in rest.values())
-    if len(gone) > policy.max_lost and not alone:
+    others = [view.silent(one) for one in view.of(Role.REST).values() if not one.report.closing]
+    outage = others and all(others)
+    if len(gone) > policy.max_lost and not outage:
         yield f"fell silent after the promotion: {_named(map(_short, gone))}"
     heard_s = max((one.written_s for one in view.watch.witnesses.values()), default=0.0)
     if view.age_s > policy.deadline_s and not served:

@@ -33,7 +33,7 @@ def sentence(looked: Looked) -> str:
 
 
 def host_rows(looks: Iterable[Looked]) -> list[dict[str, str]]:
-    """How many processes serve what, per channel and generation. One that is silent has not reported for 3 minutes."""
+    """How many processes serve what, per channel and generation, and what they counted there."""
     rows = []
     for looked in looks:
         groups: dict[tuple[str, int, str, str], Counter[str]] = defaultdict(Counter)

@@ -149,6 +149,12 @@ class TestFailure:
         missing(look(watch, [], again)[1], "0 of 3 canary hosts", "0 of 3 rest hosts")
         failed(look(watch, [], SOAKED_S + POLICY.deadline_s + 1)[1], "no host has reported")
 
+    def test_hosts_that_ended_in_good_order_prove_no_outage(self) -> None:
+        hosts = fleet()
+        ended = [host if host.canary else replace(host, changes={"closing": True}) for host in hosts]
+        watch, _ = look(Watch(TRIED), [host.received(PROMOTED_S + 60) for host in ended], PROMOTED_S + 60)
+        failed(look(watch, [host.received(SOAKED_S) for host in hosts[1:4]], SOAKED_S)[1], "fell silent")
+
     def test_a_last_word_is_no_silence(self) -> None:
         hosts = fleet(canary=5)
         goodbye = replace(hosts[0], changes={"closing": True})
