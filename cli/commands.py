@@ -30,6 +30,7 @@ COMMANDS = (
     Command("approve", "sign what canary serves, so that stable may serve it", "cli.approve"),
     Command("canary", "show how canary hosts fare beside the rest, and release or roll back", "cli.canary"),
     Command("rollback", "point a channel back at what it served before", "cli.rollback"),
+    Command("revoke", "take a kernel from every host by its digest, for ever", "cli.revoke"),
     Command("continuous", "capture, compile and promote, again whenever the traffic drifts", "cli.continuous"),
     Command("serve", "serve a replayed trace and follow a channel", "cli.serve"),
     Command("registry", "show and compare what channels serve and served; clean up; check the store", "cli.registry"),

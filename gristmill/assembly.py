@@ -16,6 +16,7 @@ from gristmill.cache import Cache
 from gristmill.errors import ObjectNotFoundError, TrustError
 from gristmill.generation import Generation
 from gristmill.kernel_table import FileRef, KernelTable
+from gristmill.revocation import Revocations, not_revoked, remainder
 from gristmill.store_reader import StoreReader
 from gristmill.trust import AttestationPolicy, Channel, Index
 
@@ -38,11 +39,17 @@ class Assembler:
         self._holding: set[Holding] = set()
 
     def assemble(
-        self, index: Index, policy: AttestationPolicy, names: Collection[str] | None, reader: StoreReader | None
+        self,
+        index: Index,
+        policy: AttestationPolicy,
+        revoked: Revocations,
+        names: Collection[str] | None,
+        reader: StoreReader | None,
     ) -> Generation:
         """The generation of a proven index.
 
         Args:
+            revoked: what of it is left out.
             names: of the tables that this host can use, and no others are looked at; None: all.
             reader: fetches what the cache lacks, which is then kept in it; None: nothing is fetched.
 
@@ -50,7 +57,8 @@ class Assembler:
             TrustError: an attestation is missing or does not hold, or a file is not what was signed.
             StoreError, CacheError: as the store and the cache do.
         """
-        manifests = sorted(item for item in index.tables.items() if names is None or item[0] in names)
+        usable = not_revoked(index.tables, revoked)
+        manifests = sorted(item for item in usable.items() if names is None or item[0] in names)
         self._forget_all_but(manifests)
         required = policy.required.get(self._channel.name, ())
         if not required:
@@ -63,7 +71,7 @@ class Assembler:
 
         if reader is not None:
             _at_once(table, [manifest for manifest in manifests if not self._is_kept(manifest[1], required)])
-        tables = tuple(table(manifest) for manifest in manifests)
+        tables = tuple(remainder(table(manifest), revoked) for manifest in manifests)
         files = dict.fromkeys(file for one in tables for file in trust.object_files(one))
         if reader is not None:
             _at_once(

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from gristmill import durable_file, records, trust
+from gristmill import durable_file, records, revocation, trust
 from gristmill.errors import CacheError, MalformedRecordError, RollbackError, TrustError
+from gristmill.revocation import Revocations
 
 R = TypeVar("R")
 
@@ -33,6 +34,8 @@ class GenerationRecord:
     """The signed metadata of the channel's role."""
     policy_sha256: str
     index_sha256: str
+    revoked_sha256: str = ""
+    """The list of revoked digests; empty if none was published."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,24 @@ class Cache:
     def save_generation(self, channel: trust.Channel, record: GenerationRecord) -> None:
         self._write(self._generation_path(channel), records.canonical_json(record))
 
+    def revoked(self) -> Revocations:
+        """All that was ever revoked, as far as this host has heard.
+
+        Raises:
+            CacheError: the record is damaged.
+        """
+        return self._load(Revocations, self._revoked_path) or revocation.NOTHING
+
+    def add_revoked(self, more: Revocations) -> None:
+        """Remembers, durably, what a registry has revoked; a damaged record begins anew with that."""
+        try:
+            known = self.revoked()
+        except CacheError:
+            known = revocation.NOTHING
+        joined = revocation.joined(known, more)
+        if joined != known:
+            self._write(self._revoked_path, records.canonical_json(joined))
+
     def followed(self, kind: trust.Channel) -> trust.Channel:
         """Which channel an `auto` host of this fleet, model and hardware has followed last; stable, if that is lost."""
         try:
@@ -199,6 +220,10 @@ class Cache:
             made = secrets.token_hex(32)
             self._write(path, made.encode())
             return made
+
+    @property
+    def _revoked_path(self) -> Path:
+        return self.folder / "revoked.json"
 
     @property
     def _high_water_path(self) -> Path:

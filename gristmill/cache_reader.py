@@ -94,7 +94,7 @@ class CacheReader:
         proof = self._prover.prove_by_newest_policy(record)
         self.cache.check_high_water(proof.seen)
         self._check_seen(proof.seen)
-        generation = self._assembler.assemble(proof.index, proof.policy, names, None)
+        generation = self._assembler.assemble(proof.index, proof.policy, proof.revoked, names, None)
         self._seen = {**(self._seen if proof.seen["root"] == self._seen.get("root") else {}), **proof.seen}
         return generation
 

@@ -13,7 +13,7 @@ from tuf.api import exceptions as tuf_errors
 from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from gristmill import cohort, trust
+from gristmill import cohort, revocation, trust
 from gristmill.cache import Cache, GenerationRecord
 from gristmill.errors import ObjectNotFoundError, ObjectTooLargeError, RollbackError, StoreAccessError, TrustError
 from gristmill.proof import explained, role_with_one_key_twice
@@ -65,7 +65,11 @@ def refresh(cache: Cache, channel: Channel, root_bytes: bytes, reader: StoreRead
             channel = _followed(cache, channel, reader, updater)
         index_file = updater.get_targetinfo(channel.index_path)
         policy_file = updater.get_targetinfo(trust.POLICY_PATH)
+        revoked_file = updater.get_targetinfo(revocation.PATH)
         expires = _raise_high_water(cache, timestamp, url)
+        revoked_sha256 = _fetch_target(cache, reader, revoked_file) if revoked_file else ""
+        if revoked_sha256:
+            cache.add_revoked(revocation.parse(cache.find(revoked_sha256) or b""))
         if index_file is None:
             _check_never_seen(cache, channel, url)
             return Current(channel, None, expires)
@@ -76,6 +80,7 @@ def refresh(cache: Cache, channel: Channel, root_bytes: bytes, reader: StoreRead
             role_sha256=cache.add((cache.tuf / f"{channel.name}.json").read_bytes()),
             policy_sha256=_fetch_target(cache, reader, policy_file),
             index_sha256=_fetch_target(cache, reader, index_file),
+            revoked_sha256=revoked_sha256,
         )
     return Current(channel, record, expires)
 

@@ -15,9 +15,10 @@ from securesystemslib.exceptions import StorageError
 from tuf.api import exceptions as tuf_errors
 from tuf.api.metadata import Metadata, Root, Targets, Timestamp
 
-from gristmill import durable_file, records, trust
+from gristmill import durable_file, records, revocation, trust
 from gristmill.cache import Cache, GenerationRecord
 from gristmill.errors import GristmillError, MalformedRecordError, RollbackError, StaleRegistryError, TrustError
+from gristmill.revocation import Revocations
 from gristmill.trust import AttestationPolicy, Channel, Index
 
 
@@ -28,6 +29,8 @@ class Proof:
     record: GenerationRecord
     index: Index
     policy: AttestationPolicy
+    revoked: Revocations
+    """What of it may not be loaded."""
     seen: dict[str, int]
     """What the cache's high-water mark is compared with: the root's version and the index's number."""
 
@@ -63,7 +66,11 @@ class Prover:
         parsed_index = trust.parse_index(index, channel)
         if parsed_index.number > role.signed.version:
             raise TrustError(f"{channel}: index {parsed_index.number} claims to be newer than its signature")
-        return Proof(record, parsed_index, parsed_policy, {"root": root.version, path: parsed_index.number})
+        revoked = self._cache.revoked()
+        if record.revoked_sha256:
+            listed = self._cached(record.revoked_sha256, "the list of revoked digests")
+            revoked = revocation.joined(revoked, revocation.parse(listed))
+        return Proof(record, parsed_index, parsed_policy, revoked, {"root": root.version, path: parsed_index.number})
 
     def prove_by_newest_policy(self, record: GenerationRecord) -> Proof:
         """As `prove`, but with the newest policy that was ever seen, so that a revoked attestor's word counts no more.

@@ -118,7 +118,7 @@ class Puller:
                 return None
             proof = self._prover.prove_by_newest_policy(record)
             self.cache.check_high_water(proof.seen)
-            generation = self._assembler.assemble(proof.index, proof.policy, names, None)
+            generation = self._assembler.assemble(proof.index, proof.policy, proof.revoked, names, None)
         self._followed, self._names = record, names
         return generation
 
@@ -166,11 +166,11 @@ class Puller:
         The same index under other keys or another policy is not new, but proven by them from now on.
         """
         known, record = self._followed, proof.record
-        news = known is None or known.index_sha256 != record.index_sha256 or names != self._names
+        news = known is None or _content(known) != _content(record) or names != self._names
         generation = None
         if known is None or news or known.policy_sha256 != record.policy_sha256:
             self.cache.check_high_water(proof.seen)
-            generation = self._assembler.assemble(proof.index, proof.policy, names, reader)
+            generation = self._assembler.assemble(proof.index, proof.policy, proof.revoked, names, reader)
             self.cache.save_generation(self.channel, record)
             self.cache.raise_high_water(proof.seen)
         elif known != record:
@@ -191,3 +191,8 @@ class Puller:
     @property
     def _prover(self) -> Prover:
         return Prover(self.cache, self.channel, self._root)
+
+
+def _content(record: GenerationRecord) -> tuple[str, str]:
+    """What a generation is made of: what the channel serves, and what of it is revoked."""
+    return record.index_sha256, record.revoked_sha256

@@ -28,8 +28,8 @@ from registry.attestation import unattested
 from registry.entry import Edit, channel_of, entry_of, next_index
 from registry.errors import CeremonyError, ConflictError, RegistryStateError
 from registry.keys import NEXT, Keyring
-from registry.metadata_reader import MetadataReader, State
-from registry.metadata_writer import MetadataWriter, refer, start_lifetime
+from registry.metadata_reader import DELEGATED, MetadataReader, State
+from registry.metadata_writer import MetadataWriter, start_lifetime
 from registry.repository import MAX_ATTEMPTS
 from registry.root_chain import check_succession, read_chain, root_key
 
@@ -164,23 +164,27 @@ class _Ceremony:
 
     def _sign_anew(self, state: State) -> dict[str, tuple[str, ...]]:
         """Publishes what is current under the new keys; returns what had to go."""
-        roles = {name: self._reader.role(state, name) for name in CHANNELS}
         was = copy.deepcopy(state.targets.signed)
-        for name in self._names:
-            if name in CHANNELS:
-                self._exchange(state.targets.signed, name)
+        roles = {name: self._delegated(state, name) for name in DELEGATED if name in CHANNELS or name in self._names}
         dropped = self._demand(state, roles) if set(self._names) & set(trust.ATTESTORS) else {}
         if state.targets.signed != was or "targets" in self._names:
-            state.targets.signed.version += 1
-            self._writer.put_bumping(state.targets, "targets")
-            refer(state.snapshot, state.targets, "targets")
+            self._writer.put_role(state, state.targets, "targets")
         changed = {path.split("/")[0] for path in dropped}
-        for name in sorted(changed | set(self._names) & set(CHANNELS)):
-            roles[name].signed.version += 1
-            self._writer.put_bumping(roles[name], name)
-            refer(state.snapshot, roles[name], name)
+        for name in sorted(changed | set(self._names) & set(DELEGATED)):
+            self._writer.put_role(state, roles[name], name)
         self._writer.publish_snapshot(state)
         return dropped
+
+    def _delegated(self, state: State, name: str) -> Metadata[Targets]:
+        """A role's metadata, with its new key delegated to; for the first time where a registry is from before it."""
+        targets = state.targets.signed
+        if f"{name}.json" not in state.snapshot.signed.meta:
+            genesis.delegate(targets, self._keyring, name)
+            return Metadata(Targets())
+        role = self._reader.role(state, name)
+        if name in self._names:
+            self._exchange(targets, name)
+        return role
 
     def _exchange(self, by: Root | Targets, name: str) -> None:
         role = keys.role_of(name)
@@ -202,9 +206,9 @@ class _Ceremony:
         policy = self._policy_after(self._reader.policy(state))
         self._writer.put_target(state.targets, trust.POLICY_PATH, records.canonical_json(policy))
         dropped: dict[str, tuple[str, ...]] = {}
-        for role in roles.values():
-            for path in sorted(role.signed.targets):
-                gone = self._drop(role, path, policy)
+        for name in CHANNELS:
+            for path in sorted(roles[name].signed.targets):
+                gone = self._drop(roles[name], path, policy)
                 if gone:
                     dropped[path] = gone
         return dropped

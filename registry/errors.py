@@ -49,6 +49,10 @@ class CollectionError(GristmillError):
     """What may be removed from the registry cannot be told; nothing was removed."""
 
 
+class RevocationError(GristmillError):
+    """What was to be revoked has no name that we know; nothing was revoked."""
+
+
 class StateNameError(GristmillError):
     """A name of a state names none, or more than one."""
 

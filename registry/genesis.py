@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
-from securesystemslib.signer import Key
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, Root, Snapshot, Targets
 
-from gristmill import durable_file, records, trust
+from gristmill import durable_file, records, revocation, trust
 from gristmill.errors import ObjectExistsError
-from gristmill.trust import CHANNELS, AttestationPolicy
+from gristmill.trust import AttestationPolicy
 from registry.keys import ROOT_THRESHOLD, Keyring
+from registry.metadata_reader import DELEGATED
 from registry.metadata_writer import MetadataWriter, refer
 
 
@@ -30,10 +30,13 @@ def own_root(keyring: Keyring, writer: MetadataWriter) -> bytes:
 
 def create(keyring: Keyring, writer: MetadataWriter) -> None:
     """Makes a registry in which nothing was published, unless others are faster."""
-    targets = Metadata(Targets(delegations=_delegations(keyring)))
+    targets = Metadata(Targets())
     writer.put_target(targets, trust.POLICY_PATH, records.canonical_json(first_policy(keyring)))
     snapshot = Metadata(Snapshot())
-    for name, role in [("targets", targets), *((name, Metadata(Targets())) for name in CHANNELS)]:
+    delegated = [name for name in DELEGATED if keyring.public[name]]
+    for name in delegated:
+        delegate(targets.signed, keyring, name)
+    for name, role in [("targets", targets), *((name, Metadata(Targets())) for name in delegated)]:
         writer.put_bumping(role, name)
         refer(snapshot, role, name)
     with contextlib.suppress(ObjectExistsError):
@@ -47,16 +50,12 @@ def first_policy(keyring: Keyring) -> AttestationPolicy:
     return AttestationPolicy(keys, required={"canary": (trust.JUDGE,), "stable": tuple(attestors)})
 
 
-def _delegations(keyring: Keyring) -> Delegations:
-    keys: dict[str, Key] = {key.keyid: key for name in CHANNELS for key in keyring.public[name]}
-    roles = {
-        name: DelegatedRole(
-            name,
-            keyids=[key.keyid for key in keyring.public[name]],
-            threshold=1,
-            terminating=True,
-            paths=[f"{name}/*/*/*"],
-        )
-        for name in CHANNELS
-    }
-    return Delegations(keys, roles)
+def delegate(targets: Targets, keyring: Keyring, name: str) -> None:
+    """Makes the targets role delegate to another, with this keyring's keys."""
+    if targets.delegations is None:
+        targets.delegations = Delegations({}, {})
+    paths = [revocation.PATH] if name == revocation.ROLE else [f"{name}/*/*/*"]
+    assert targets.delegations.roles is not None, "no hash bins are made here"
+    targets.delegations.roles[name] = DelegatedRole(name, keyids=[], threshold=1, terminating=True, paths=paths)
+    for key in keyring.public[name]:
+        targets.add_key(key, name)

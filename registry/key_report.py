@@ -15,6 +15,7 @@ KEEP = {
     "timestamp": "on the workers that promote, release, roll back and renew",
     "canary": "on the workers that promote",
     "stable": "on the worker that releases",
+    "revocation": "with those on call, and on a worker that revokes",
     "judge": "on the machine that judges, and nowhere else",
     "approver": "with those who approve; on no worker, unless a policy approves there",
 }

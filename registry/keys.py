@@ -31,10 +31,13 @@ KEY_NAMES: dict[str, tuple[str, ...]] = {
     "timestamp": ("timestamp",),
     "canary": ("canary",),
     "stable": ("stable",),
+    "revocation": ("revocation",),
     "judge": ("judge",),
     "approver": ("approver",),
 }
 """Role to the names of its keys."""
+LATE = ("revocation", "approver")
+"""Roles that registries from before them lack."""
 OFFLINE = ("root-1", "root-2", "root-3", "targets", "approver")
 """Names of keys that no unattended process needs."""
 NEXT = ".next"
@@ -48,7 +51,7 @@ class Keyring:
 
     folder: Path
     public: dict[str, tuple[Key, ...]] = field(repr=False)
-    """Role to public keys; none for the approver of a key set from before there was one."""
+    """Role to public keys; none for a role of `LATE` in a key set from before it."""
     secrets: Secrets = field(default=passphrase.ask, repr=False)
     stems: Mapping[str, str] = field(default_factory=dict)
     """Key name to the stem of its files, where that is another."""
@@ -215,8 +218,8 @@ def is_encrypted(path: Path) -> bool:
 
 
 def _present(folder: Path) -> Collection[tuple[str, tuple[str, ...]]]:
-    """All roles, but for an approver that was never made."""
-    return [(role, names) for role, names in KEY_NAMES.items() if role != "approver" or _was_made(folder, names)]
+    """All roles, but for those of `LATE` that were never made."""
+    return [(role, names) for role, names in KEY_NAMES.items() if role not in LATE or _was_made(folder, names)]
 
 
 def _was_made(folder: Path, names: Sequence[str]) -> bool:

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from securesystemslib.exceptions import StorageError
 from tuf.api.exceptions import LengthOrHashMismatchError, RepositoryError
-from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, Targets, Timestamp
+from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 
-from gristmill import records, store, trust
+from gristmill import records, revocation, store, trust
 from gristmill.errors import ObjectNotFoundError
+from gristmill.revocation import Revocations
 from gristmill.store import ObjectStore, StoredObject
 from gristmill.trust import CHANNELS, AttestationPolicy, Channel
 from registry.entry import Entry
@@ -18,6 +19,8 @@ from registry.errors import RegistryStateError
 
 TIMESTAMP_KEY = "tuf/timestamp.json"
 MAX_METADATA_BYTES = 5_000_000
+DELEGATED = (*CHANNELS, revocation.ROLE)
+"""Roles that the offline targets role has delegated to."""
 
 S = TypeVar("S", Root, Timestamp, Snapshot, Targets)
 
@@ -53,20 +56,22 @@ class MetadataReader:
         targets = self._verified_file(Targets, snapshot.signed.meta["targets.json"], root, "targets")
         return State(root, timestamp, found.etag, snapshot, targets)
 
-    def role(self, state: State, channel_name: str) -> Metadata[Targets]:
-        """The metadata of the role that signs a channel's indexes, of all fleets."""
-        if channel_name not in CHANNELS:
-            raise RegistryStateError(f"channel {channel_name!r} is not known, expected one of {', '.join(CHANNELS)}")
-        meta = state.snapshot.signed.meta[f"{channel_name}.json"]
-        return self._verified_file(Targets, meta, state.targets.signed, channel_name)
+    def role(self, state: State, name: str) -> Metadata[Targets]:
+        """The metadata of a delegated role: what signs a channel's indexes, of all fleets, or the revocations."""
+        if name not in DELEGATED:
+            raise RegistryStateError(f"channel {name!r} is not known, expected one of {', '.join(CHANNELS)}")
+        return self._verified_file(Targets, state.snapshot.signed.meta[f"{name}.json"], state.targets.signed, name)
+
+    def revoked(self, state: State) -> Revocations:
+        """What no host may load; nothing in a registry that has no such role yet."""
+        if f"{revocation.ROLE}.json" not in state.snapshot.signed.meta:
+            return revocation.NOTHING
+        target = self.role(state, revocation.ROLE).signed.targets.get(revocation.PATH)
+        return revocation.NOTHING if target is None else revocation.parse(self._target(target))
 
     def policy(self, state: State) -> AttestationPolicy:
         """Whose attestations hosts demand."""
-        target = state.targets.signed.targets[trust.POLICY_PATH]
-        key = trust.target_key(trust.POLICY_PATH, target.hashes["sha256"])
-        content = store.read(self._store, key, trust.MAX_INDEX_BYTES)
-        if records.sha256_hex(content) != target.hashes["sha256"]:
-            raise self._not_ours("the policy", ValueError("other content"))
+        content = self._target(state.targets.signed.targets[trust.POLICY_PATH])
         return records.parse(AttestationPolicy, content, "attestation policy")
 
     def entry(self, role: Metadata[Targets], channel: Channel) -> Entry | None:
@@ -76,9 +81,7 @@ class MetadataReader:
 
     def stored_entry(self, sha256: str, channel: Channel) -> Entry:
         """An index by digest."""
-        content = store.read(self._store, trust.target_key(channel.index_path, sha256), trust.MAX_INDEX_BYTES)
-        if records.sha256_hex(content) != sha256:
-            raise self._not_ours(f"index {sha256[:12]}", ValueError("other content"))
+        content = self._content(channel.index_path, sha256)
         return Entry(trust.parse_index(content, channel), sha256)
 
     def before(self, entry: Entry, channel: Channel) -> Entry | None:
@@ -89,6 +92,15 @@ class MetadataReader:
             return self.stored_entry(entry.index.previous, channel)
         except ObjectNotFoundError:
             return None
+
+    def _target(self, target: TargetFile) -> bytes:
+        return self._content(target.path, target.hashes["sha256"])
+
+    def _content(self, path: str, sha256: str) -> bytes:
+        content = store.read(self._store, trust.target_key(path, sha256), trust.MAX_INDEX_BYTES)
+        if records.sha256_hex(content) != sha256:
+            raise self._not_ours(f"{path} {sha256[:12]}", ValueError("other content"))
+        return content
 
     def _verified_file(self, kind: type[S], meta: MetaFile, by: Root | Targets, name: str) -> Metadata[S]:
         content = store.read(self._store, metadata_key(name, meta.version), MAX_METADATA_BYTES)

@@ -25,10 +25,12 @@ LIFETIMES = {
     "targets": timedelta(days=365),
     "canary": timedelta(days=30),
     "stable": timedelta(days=30),
+    "revocation": timedelta(days=365),
     "snapshot": timedelta(days=30),
     "timestamp": timedelta(days=7),
 }
-"""How long a signature says that its content is current. `Repository.renew` starts it anew."""
+"""How long a signature says that its content is current. `Repository.renew` starts it anew, for revocation where its
+key is: whoever is on call need not come by each month."""
 _VERSION_TRIES = 1000
 
 
@@ -40,13 +42,13 @@ class MetadataWriter:
         self._keyring = keyring
         self._snapshot_floor = 0
 
-    def require_trusted(self, state: State, channel_name: str) -> None:
-        """Whether hosts will believe what this key set signs: it may be from before a key was replaced.
+    def require_trusted(self, state: State, name: str) -> None:
+        """Whether hosts will believe what this key set signs for a role: it may be from before a key was replaced.
 
         Raises:
             KeyFileError: they will not.
         """
-        for by, role in ((state.root, "timestamp"), (state.root, "snapshot"), (state.targets.signed, channel_name)):
+        for by, role in ((state.root, "timestamp"), (state.root, "snapshot"), (state.targets.signed, name)):
             trusted = by.get_delegated_role(role).keyids
             if not all(key.keyid in trusted for key in self._keyring.public[role]):
                 raise KeyFileError(
@@ -74,6 +76,12 @@ class MetadataWriter:
         """Writes a target and lists it in its role's metadata, which is yet to be written."""
         self._store.put_new(trust.target_key(path, records.sha256_hex(content)), content)
         role.signed.targets[path] = TargetFile.from_data(path, content, ["sha256"])
+
+    def put_role(self, state: State, role: Metadata[Targets], name: str) -> None:
+        """Writes a role's metadata as a new version, to which the next snapshot refers."""
+        role.signed.version += 1
+        self.put_bumping(role, name)
+        refer(state.snapshot, role, name)
 
     def publish_snapshot(self, state: State) -> None:
         """Makes what a snapshot refers to current, unless others were faster: `PreconditionFailedError`."""

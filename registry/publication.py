@@ -8,9 +8,9 @@ written yet, and hosts see nothing before the last one. Then it is seen to that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from gristmill import records, store, trust
+from gristmill import records, revocation, store, trust
 from gristmill.errors import ObjectNotFoundError, TrustError
 from gristmill.kernel_table import Artifact
 from gristmill.store import ObjectStore
@@ -70,7 +70,7 @@ def publish(
     doctor.require_conditional_puts(object_store)
     repository = Repository(object_store, keyring)
     repository.initialise()
-    policy = repository.policy()
+    policy, revoked = repository.policy(), repository.revoked()
     attestation.require_counting(keyring, policy, trust.JUDGE)
     contents = {trust.blob_key(records.sha256_hex(content)): content for content in files.values()}
     tags = {key: object_store.put_new(key, content) for key, content in contents.items()}
@@ -79,6 +79,9 @@ def publish(
     declined: dict[str, str] = {}
 
     def allowed(artifact: Artifact, digest: str, current: Artifact | None) -> Decision:
+        why = revocation.why_table(digest, artifact.table, revoked)
+        if why is not None:
+            return Decision(False, f"revoked: {why}")
         decision = decide(artifact, current)
         if not decision.promote or trust.APPROVER not in policy.required[channel.name]:
             return decision
@@ -101,6 +104,8 @@ def publish(
             if tables.get(name) == digest:
                 continue
             old = read_manifest(object_store, tables[name]) if name in tables else None
+            if old is not None:
+                old = replace(old, table=revocation.remainder(old.table, revoked))
             decision = allowed(artifact, digest, old)
             if decision.promote:
                 taken[name] = digest
@@ -137,7 +142,8 @@ def move(
     entry = repository.current(source)
     if entry is None:
         raise PublicationError(f"{source}: nothing was published there yet, so nothing can move to {target_name}")
-    tables = entry.index.tables
+    revoked = repository.revoked()
+    tables = revocation.not_revoked(entry.index.tables, revoked)
     if judged not in ("", entry.sha256):
         raise SupersededError(f"{source}: state {entry.index.number} has taken the place of what was judged")
     attestation.require_attested(object_store, repository.policy(), target_name, tables)
@@ -147,7 +153,7 @@ def move(
             return None
         return Edit(dict(tables), f"moved from {source.name} {entry.index.number}")
 
-    return published(target, repository.commit(target, edit))
+    return published(target, repository.commit(target, edit), revocation.told(entry.index.tables, revoked))
 
 
 def published(channel: Channel, entry: Entry | None, declined: Mapping[str, str] | None = None) -> Published:

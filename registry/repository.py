@@ -11,10 +11,11 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gristmill import trust
+from gristmill import records, revocation, trust
 from gristmill.errors import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
+from gristmill.revocation import Revocations, not_revoked
 from gristmill.store import NotModified, ObjectStore
 from gristmill.trust import CHANNELS, AttestationPolicy, Channel
 from registry import genesis
@@ -22,7 +23,7 @@ from registry.entry import EditFunction, Entry, channel_of, entry_of, next_index
 from registry.errors import ConflictError, RegistryStateError
 from registry.keys import Keyring
 from registry.metadata_reader import MAX_METADATA_BYTES, TIMESTAMP_KEY, MetadataReader, State
-from registry.metadata_writer import MetadataWriter, refer
+from registry.metadata_writer import MetadataWriter
 from registry.root_chain import read_chain, root_key
 
 MAX_ATTEMPTS = 200
@@ -114,14 +115,15 @@ class Repository:
         """Applies an edit to whatever is current, and makes the result current.
 
         On return the edit is visible to hosts, or `edit` has left alone what was current, and that is returned.
-        If this raises or the process dies, hosts see either the old state or the whole edit.
+        If this raises or the process dies, hosts see either the old state or the whole edit. Tables that are revoked
+        are not there for `edit`, and do not come back by one.
 
         Raises:
             ConflictError: others were faster `MAX_ATTEMPTS` times.
         """
         floor = 0
         written: dict[str, int] = {}
-        for attempt in range(MAX_ATTEMPTS):
+        for _ in _attempts():
             state = self._read()
             role = self._reader.role(state, channel.name)
             self._writer.require_trusted(state, channel.name)
@@ -129,9 +131,12 @@ class Repository:
             landed = self._landed(current, written, channel)
             if landed is not None:
                 return landed
-            change = edit(current)
+            revoked = self._reader.revoked(state)
+            served = _as_served(current, revoked)
+            change = edit(served)
             if change is None:
-                return current
+                return served
+            change = replace(change, tables=not_revoked(change.tables, revoked))
             floor = max(role.signed.version, floor) + 1
             entry = entry_of(next_index(channel, floor, current, change))
             written[entry.sha256] = floor
@@ -139,20 +144,49 @@ class Repository:
                 self._writer.publish_index(state, role, channel, entry)
                 return entry
             except (ObjectExistsError, PreconditionFailedError):
-                time.sleep(random.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)))
-        raise ConflictError(
-            f"{self._store.url}: {channel}: others published {MAX_ATTEMPTS} times meanwhile; try again later"
-        )
+                continue
+        raise self._conflict(str(channel))
+
+    def revoke(self, more: Revocations) -> Revocations:
+        """Adds to what no host may load, and returns all of it. On return hosts see it; else as `commit`.
+
+        Raises:
+            RegistryStateError: the registry has no such role yet.
+            ConflictError: others were faster `MAX_ATTEMPTS` times.
+        """
+        for _ in _attempts():
+            state = self._read()
+            if f"{revocation.ROLE}.json" not in state.snapshot.signed.meta:
+                raise RegistryStateError(
+                    f"{self._store.url}: this registry is from before kernels could be revoked; run once, where the "
+                    "targets key is: ./mill keys init, then ./mill keys rotate revocation"
+                )
+            self._writer.require_trusted(state, revocation.ROLE)
+            known = self._reader.revoked(state)
+            revoked = revocation.joined(known, more)
+            if revoked == known:
+                return known
+            role = self._reader.role(state, revocation.ROLE)
+            self._writer.put_target(role, revocation.PATH, records.canonical_json(revoked))
+            self._writer.put_role(state, role, revocation.ROLE)
+            try:
+                self._writer.publish_snapshot(state)
+                return revoked
+            except PreconditionFailedError:
+                continue
+        raise self._conflict(revocation.ROLE)
+
+    def revoked(self) -> Revocations:
+        """What no host may load, verified."""
+        return self._reader.revoked(self._read())
 
     def renew(self) -> None:
         """Signs what is current once more, so that hosts do not take it for stale. Does nothing if others just did."""
         state = self._read()
-        for name in CHANNELS:
+        for name in self._renewed(state):
             role = self._reader.role(state, name)
             self._writer.require_trusted(state, name)
-            role.signed.version += 1
-            self._writer.put_bumping(role, name)
-            refer(state.snapshot, role, name)
+            self._writer.put_role(state, role, name)
         try:
             self._writer.publish_snapshot(state)
         except PreconditionFailedError:
@@ -166,12 +200,23 @@ class Repository:
         """Role, or attestor, to the keys that count now: ids, or for attestors `trust.key_text`."""
         state = self._read()
         roles = {name: tuple(role.keyids) for name, role in state.root.roles.items()}
-        channels = {name: tuple(state.targets.signed.get_delegated_role(name).keyids) for name in CHANNELS}
-        return {**roles, **channels, **self._reader.policy(state).keys}
+        by = state.targets.signed.delegations
+        delegated = {name: tuple(role.keyids) for name, role in (by.roles if by and by.roles else {}).items()}
+        return {**roles, **delegated, **self._reader.policy(state).keys}
 
     def _read(self) -> State:
         first = genesis.own_root(self._keyring, self._writer)
         return self._reader.read(read_chain(self._store, first)[-1])
+
+    def _renewed(self, state: State) -> list[str]:
+        """The delegated roles to sign once more: revocation only where its key is."""
+        late = f"{revocation.ROLE}.json" in state.snapshot.signed.meta and self._keyring.is_here(revocation.ROLE)
+        return [*CHANNELS, revocation.ROLE] if late else list(CHANNELS)
+
+    def _conflict(self, what: str) -> ConflictError:
+        return ConflictError(
+            f"{self._store.url}: {what}: others published {MAX_ATTEMPTS} times meanwhile; try again later"
+        )
 
     def _landed(self, current: Entry | None, written: Mapping[str, int], channel: Channel) -> Entry | None:
         """The one of our writes that became current after all: its answer was lost, and others built upon it."""
@@ -182,3 +227,18 @@ class Repository:
             if entry.sha256 in written:
                 return entry
         return None
+
+
+def _as_served(current: Entry | None, revoked: Revocations) -> Entry | None:
+    """A state as hosts see it: without the tables that are revoked."""
+    if current is None:
+        return None
+    return replace(current, index=replace(current.index, tables=not_revoked(current.index.tables, revoked)))
+
+
+def _attempts() -> Iterator[int]:
+    """Counts attempts, with a growing random pause before each but the first."""
+    for attempt in range(MAX_ATTEMPTS):
+        if attempt:
+            time.sleep(random.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (attempt - 1))))
+        yield attempt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gristmill import revocation
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry import attestation
@@ -27,7 +28,7 @@ def roll_back(
     judged: str = "",
     reason: str = "",
 ) -> Published:
-    """Publishes the tables of an earlier state again.
+    """Publishes the tables of an earlier state again, but for those that are revoked.
 
     Args:
         to: number of that state, 0 for none at all. By default the one before what is served now: a second
@@ -44,7 +45,9 @@ def roll_back(
     if repository.current(channel) is None:
         raise RollbackTargetError(f"{channel}: nothing was published there, so nothing can be rolled back")
     target = _target(repository.history(channel), channel, to)
-    tables = dict(target.index.tables) if target else {}
+    revoked = repository.revoked()
+    earlier = target.index.tables if target else {}
+    tables = revocation.not_revoked(earlier, revoked)
     number = target.index.number if target else 0
     attestation.require_attested(object_store, repository.policy(), channel.name, tables)
 
@@ -55,7 +58,7 @@ def roll_back(
             return None
         return Edit(tables, f"rollback to {number}" + (f": {reason}" if reason else ""), restores=number)
 
-    return published(channel, repository.commit(channel, edit))
+    return published(channel, repository.commit(channel, edit), revocation.told(earlier, revoked))
 
 
 def _target(states: Iterator[Entry], channel: Channel, to: int | None) -> Entry | None:

@@ -28,7 +28,7 @@ def flow_of(deployment: dict[str, Any]) -> Flow:
 def test_every_deployment_of_the_design_is_there_once() -> None:
     names = [deployment["name"] for deployment in DEPLOYMENTS]
     assert len(set(names)) == len(names)
-    assert {"capture", "continuous", "compile", "promote", "approve", "watch", "rollback"} <= set(names)
+    assert {"capture", "continuous", "compile", "promote", "approve", "watch", "rollback", "revoke"} <= set(names)
 
 
 @each
@@ -59,7 +59,7 @@ def test_its_schedules_are_valid(deployment: dict[str, Any]) -> None:
 def test_what_must_repeat_is_scheduled_and_what_a_person_does_is_not() -> None:
     scheduled = {deployment["name"] for deployment in DEPLOYMENTS if deployment.get("schedules")}
     assert {"capture", "continuous", "renew", "watch"} <= scheduled
-    assert not {"promote", "approve", "release", "rollback"} & scheduled
+    assert not {"promote", "approve", "release", "rollback", "revoke"} & scheduled
 
 
 @each

@@ -295,7 +295,7 @@ class TestKeys:
     def test_are_private_and_stay(self, tmp_path: Path) -> None:
         world = World(tmp_path, own_keys=True)
         private = sorted(world.keyring.folder.glob("*.pem"))
-        assert len(private) == 10
+        assert len(private) == 11
         assert all(path.stat().st_mode & 0o777 == 0o600 for path in private)
         assert world.keyring.folder.stat().st_mode & 0o777 == 0o700
         before = [path.read_bytes() for path in private]

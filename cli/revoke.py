@@ -1,0 +1,35 @@
+"""`./mill revoke`: no host loads a kernel any more, by digest and for ever."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from tasks.settings import from_environment
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "digest", metavar="DIGEST", help="of a manifest, an object or a candidate: 12 of its digits, or more"
+    )
+    parser.add_argument("--reason", required=True, help="why, for logs and for whoever promotes it again")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from flows import steps
+    from flows.revoke import revoke_steps
+
+    settings = from_environment()
+    revoked = steps.run(
+        "revoke", lambda step: revoke_steps(settings, step, digest=arguments.digest, reason=arguments.reason)
+    )
+    if arguments.json:
+        print(json.dumps(vars(revoked), indent=2))
+        return 0
+    print(f"{revoked.kind} {revoked.digest} is revoked; hosts drop it at their next poll, and keep to that offline")
+    for channel, tables in revoked.tables.items():
+        print(f"  it was in {', '.join(tables)} of {channel}")
+    if not revoked.tables:
+        print("  no channel serves it now")
+    return 0

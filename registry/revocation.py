@@ -1,0 +1,104 @@
+"""Revoking kernels: a digest, or its first digits, is taken from every host at its next poll, and never comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gristmill import trust
+from gristmill.errors import ObjectNotFoundError
+from gristmill.revocation import Revocations
+from gristmill.store import ObjectStore
+from gristmill.trust import Channel
+from registry.errors import RevocationError
+from registry.keys import Keyring
+from registry.publication import read_manifest
+from registry.repository import Repository
+
+SHORTEST = 12
+"""Digits that a digest may be shortened to, as reports and logs show it."""
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """What was revoked, and what it served."""
+
+    digest: str
+    reason: str
+    kind: str
+    """`manifest`, `object` or `candidate`; `unknown` if no state that is kept refers to it."""
+    tables: dict[str, tuple[str, ...]]
+    """Channel to the tables that it was in, where it is current."""
+
+
+def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str) -> Revoked:
+    """Revokes a manifest, a shared object or a candidate; safe to repeat.
+
+    On return hosts that poll drop it; one that cannot poll keeps what it has, and drops it once it can.
+
+    Args:
+        digest: SHA-256, or at least `SHORTEST` of its first digits if a state that is kept refers to it.
+
+    Raises:
+        RevocationError: it is no digest, no state refers to anything that begins so, or several things do.
+        KeyFileError: the revocation key, or one that makes changes current, is not here or was replaced.
+        ConflictError, RegistryStateError: as `Repository.revoke`.
+    """
+    digest, reason = digest.strip().lower(), " ".join(reason.split())
+    if len(digest) < SHORTEST or set(digest) - set("0123456789abcdef"):
+        raise RevocationError(
+            f"{digest[:80]!r} is no digest: expected {SHORTEST} or more of its hexadecimal digits, as ./mill registry "
+            "show tells them"
+        )
+    if not reason:
+        raise RevocationError(f"revoking {digest[:12]}: expected a reason, which hosts and logs will show")
+    repository = Repository(object_store, keyring)
+    known = _known(object_store, repository)
+    full = digest if len(digest) == len("0" * 64) else _completed(digest, known)
+    trust.checked_digest(full)
+    kind, used = known.get(full, ("unknown", ()))
+    repository.revoke(Revocations({full: reason}))
+    tables: dict[str, tuple[str, ...]] = {}
+    for channel, table in sorted(used, key=str):
+        tables[str(channel)] = (*tables.get(str(channel), ()), table)
+    return Revoked(full, reason, kind, tables)
+
+
+Use = tuple[Channel, str]
+"""A channel that is current, and a table in it."""
+
+
+def _known(object_store: ObjectStore, repository: Repository) -> dict[str, tuple[str, tuple[Use, ...]]]:
+    """Every digest that a state which is kept refers to: what it is, and where it is current."""
+    uses: dict[str, list[Use]] = {}
+    for channel, entry in repository.live().states.items():
+        for state in repository.history_from(entry, channel):
+            for name, manifest in state.index.tables.items():
+                found = uses.setdefault(manifest, [])
+                if state is entry:
+                    found.append((channel, name))
+    known: dict[str, tuple[str, tuple[Use, ...]]] = {}
+    for manifest, found in uses.items():
+        _add(known, manifest, "manifest", found)
+        try:
+            table = read_manifest(object_store, manifest).table
+        except ObjectNotFoundError:
+            continue
+        for range_ in table.entries:
+            _add(known, range_.object.sha256, "object", found)
+            _add(known, range_.candidate, "candidate", found)
+    return known
+
+
+def _add(known: dict[str, tuple[str, tuple[Use, ...]]], digest: str, kind: str, uses: list[Use]) -> None:
+    before = known.get(digest, (kind, ()))[1]
+    known[digest] = (kind, tuple(dict.fromkeys([*before, *uses])))
+
+
+def _completed(prefix: str, known: dict[str, tuple[str, tuple[Use, ...]]]) -> str:
+    found = [digest for digest in known if digest.startswith(prefix)]
+    if len(found) != 1:
+        raise RevocationError(
+            f"{prefix}: {len(found)} digests that the registry refers to begin so; expected one: give more digits, or "
+            "all 64 for one that it no longer refers to"
+        )
+    return found[0]
