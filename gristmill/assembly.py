@@ -16,9 +16,10 @@ from gristmill.cache import Cache
 from gristmill.errors import ObjectNotFoundError, TrustError
 from gristmill.generation import Generation
 from gristmill.kernel_table import FileRef, KernelTable
-from gristmill.revocation import Revocations, not_revoked, remainder
+from gristmill.proof import Proof
+from gristmill.revocation import not_revoked, remainder
 from gristmill.store_reader import StoreReader
-from gristmill.trust import AttestationPolicy, Channel, Index
+from gristmill.trust import AttestationPolicy, Channel
 
 FETCHES_AT_ONCE = 8
 
@@ -40,16 +41,13 @@ class Assembler:
 
     def assemble(
         self,
-        index: Index,
-        policy: AttestationPolicy,
-        revoked: Revocations,
+        proof: Proof,
         names: Collection[str] | None,
         reader: StoreReader | None,
     ) -> Generation:
-        """The generation of a proven index.
+        """The generation of a proven state, without what is revoked.
 
         Args:
-            revoked: what of it is left out.
             names: of the tables that this host can use, and no others are looked at; None: all.
             reader: fetches what the cache lacks, which is then kept in it; None: nothing is fetched.
 
@@ -57,6 +55,7 @@ class Assembler:
             TrustError: an attestation is missing or does not hold, or a file is not what was signed.
             StoreError, CacheError: as the store and the cache do.
         """
+        index, policy, revoked = proof.index, proof.policy, proof.revoked
         usable = not_revoked(index.tables, revoked)
         manifests = sorted(item for item in usable.items() if names is None or item[0] in names)
         self._forget_all_but(manifests)

@@ -8,24 +8,18 @@ files appear whole, and what they name is named by digest.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gristmill import durable_file, sidecar_status
-from gristmill.assembly import Assembler
-from gristmill.cache import Cache
 from gristmill.cohort import AUTO
-from gristmill.errors import RollbackError, SidecarError, StaleRegistryError
+from gristmill.errors import RollbackError, SidecarError
+from gristmill.follower import NEVER, Follower
 from gristmill.generation import Generation, empty
-from gristmill.proof import Prover
 from gristmill.sidecar_status import SidecarStatus
-from gristmill.trust import Channel
-
-_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
-class CacheReader:
-    """Follows one channel. One thread at a time may use it; any number of processes may read one folder."""
+class CacheReader(Follower):
+    """Any number of processes may read one folder. With `auto` the sidecar says what this host's cohort follows."""
 
     def __init__(
         self,
@@ -37,14 +31,7 @@ class CacheReader:
         cache_dir: Path,
         tables: Callable[[], Collection[str]] | None = None,
     ) -> None:
-        """Nothing is read yet; arguments as those of `pull.Puller`."""
-        self.channel = Channel(channel, fleet, model, hardware)
-        """What is followed now; with `auto`, what the sidecar says of this host's cohort."""
-        self.cache = Cache(cache_dir)
-        self._setting = self.channel
-        self._root = root_bytes
-        self._assembler = Assembler(self.cache, self.channel)
-        self._tables = tables
+        super().__init__(root_bytes, fleet, model, hardware, channel, cache_dir, tables)
         self._status_path = str(sidecar_status.status_path(cache_dir, self.channel))
         self._status_stamp = durable_file.MISSING
         self._status: SidecarStatus | None = None
@@ -53,7 +40,6 @@ class CacheReader:
         self._generation: Generation | None = None
         self._seen: dict[str, int] = {}
         """As the cache's high-water mark, but out of reach for whoever writes to the folder."""
-        self._expires = _NEVER
 
     def poll(self) -> Generation | None:
         """A generation that differs from the one handed out last, or None. Without news it only looks at when a few
@@ -68,16 +54,12 @@ class CacheReader:
         mark = (names, *map(durable_file.stamp, self._watched))
         if mark != self._mark:
             generation = self._read(names)
-            self._expires = self._prover.expires() if generation is not None and generation.number else _NEVER
+            self._expires = self._prover.expires() if generation is not None and generation.number else NEVER
             self._mark = mark
             if generation is not None and generation != self._generation:
                 self._generation = generation
                 return generation
-        if datetime.now(UTC) >= self._expires:
-            raise StaleRegistryError(
-                f"{self.cache.folder}: what is current was signed until {self._expires:%Y-%m-%d %H:%M} UTC and not "
-                "renewed; look after the sidecar and the registry, and check this host's clock"
-            )
+        self._check_fresh(str(self.cache.folder), "look after the sidecar and the registry")
         self._check_sidecar()
         return None
 
@@ -87,31 +69,16 @@ class CacheReader:
         return self._generation
 
     def _read(self, names: frozenset[str] | None) -> Generation | None:
-        left = self._setting.name == AUTO and self._turn_to(self.cache.followed(self._setting))
+        turned = self._setting.name == AUTO and self._turn_to(self.cache.followed(self._setting))
         record = self.cache.load_generation(self.channel)
         if record is None:
+            left = turned and self._generation is not None
             return empty(self.channel.name, self.channel.hardware) if left else None
-        proof = self._prover.prove_by_newest_policy(record)
-        self.cache.check_high_water(proof.seen)
+        proof = self._proven(record)
         self._check_seen(proof.seen)
-        generation = self._assembler.assemble(proof.index, proof.policy, proof.revoked, names, None)
+        generation = self._assembler.assemble(proof, names, None)
         self._seen = {**(self._seen if proof.seen["root"] == self._seen.get("root") else {}), **proof.seen}
         return generation
-
-    def _turn_to(self, channel: Channel) -> bool:
-        """Whether it hereby leaves a channel that it has followed."""
-        if channel == self.channel:
-            return False
-        self.channel = channel
-        self._assembler = Assembler(self.cache, channel)
-        return self._generation is not None
-
-    @property
-    def _prover(self) -> Prover:
-        return Prover(self.cache, self.channel, self._root)
-
-    def _wanted(self) -> frozenset[str] | None:
-        return None if self._tables is None else frozenset(self._tables())
 
     def _check_seen(self, seen: dict[str, int]) -> None:
         """The root never falls, and while it stays neither does the index."""

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gristmill import metadata_client
-from gristmill.assembly import Assembler
-from gristmill.cache import Cache, GenerationRecord
+from gristmill.cache import GenerationRecord
 from gristmill.cohort import AUTO
-from gristmill.errors import ObjectNotFoundError, StaleRegistryError, StoreError
+from gristmill.errors import ObjectNotFoundError, StoreError
+from gristmill.follower import Follower
 from gristmill.generation import Generation, empty
 from gristmill.metadata_client import MAX_TIMESTAMP_BYTES, TIMESTAMP_KEY
-from gristmill.proof import Proof, Prover
+from gristmill.proof import Proof
 from gristmill.store import ObjectStore, StoredObject
 from gristmill.store_reader import StoreReader
-from gristmill.trust import Channel
 
 FULL_REFRESH_S = 3600.0
 """At least this often everything is looked at again, so that a new root is seen even if nothing else changes."""
@@ -29,8 +27,8 @@ LONGEST_POLL_S = 600.0
 """After which a poll fetches nothing more; what it has verified by then stays in the cache."""
 
 
-class Puller:
-    """Follows one channel. One thread at a time may use it; processes on one host may share the cache folder."""
+class Puller(Follower):
+    """Fills its cache from a store. Processes on one host may share the folder."""
 
     def __init__(
         self,
@@ -43,24 +41,10 @@ class Puller:
         cache_dir: Path,
         tables: Callable[[], Collection[str]] | None = None,
     ) -> None:
-        """Nothing is contacted or written yet.
-
-        Args:
-            root_bytes: the signed root metadata that the operator installed with the host: what all trust starts from.
-            channel: `canary`, `stable`, or `auto`, with which the host's cohort decides; see `gristmill.cohort`.
-            tables: names of the kernel tables (`rms_norm.float32`) that this host can use, asked at every poll. The
-                others' manifests and objects are neither fetched nor looked at. None: all.
-        """
-        self.channel = Channel(channel, fleet, model, hardware)
-        """What is followed now. An `auto` host knows after its first poll, or from its cache."""
-        self._setting = self.channel
-        self.cache = Cache(cache_dir)
+        """Nothing is contacted or written yet."""
+        super().__init__(root_bytes, fleet, model, hardware, channel, cache_dir, tables)
         self._store = object_store
-        self._root = root_bytes
-        self._tables = tables
-        self._assembler = Assembler(self.cache, self.channel)
         self._etag: str | None = None
-        self._expires = datetime.max.replace(tzinfo=UTC)
         self._full_refresh_at_s = 0.0
         self._followed: GenerationRecord | None = None
         """The state that was proven and handed out last."""
@@ -86,7 +70,7 @@ class Puller:
                 return None
             raise
         if found is None:
-            self._check_fresh()
+            self._check_fresh(self._store.url, "publish or renew the registry")
             return None
         self._etag = None
         with self.cache.locked():
@@ -116,9 +100,7 @@ class Puller:
             record = self.cache.load_generation(self.channel)
             if record is None:
                 return None
-            proof = self._prover.prove_by_newest_policy(record)
-            self.cache.check_high_water(proof.seen)
-            generation = self._assembler.assemble(proof.index, proof.policy, proof.revoked, names, None)
+            generation = self._assembler.assemble(self._proven(record), names, None)
         self._followed, self._names = record, names
         return generation
 
@@ -145,11 +127,6 @@ class Puller:
             self.cache.save_followed(self.channel)
         return generation
 
-    def _turn_to(self, channel: Channel) -> None:
-        if channel != self.channel:
-            self.channel = channel
-            self._assembler = Assembler(self.cache, channel)
-
     def _leave(self) -> Generation | None:
         """What an `auto` host serves that has left canary for a channel that was never published to: nothing of ours.
 
@@ -170,27 +147,13 @@ class Puller:
         generation = None
         if known is None or news or known.policy_sha256 != record.policy_sha256:
             self.cache.check_high_water(proof.seen)
-            generation = self._assembler.assemble(proof.index, proof.policy, proof.revoked, names, reader)
+            generation = self._assembler.assemble(proof, names, reader)
             self.cache.save_generation(self.channel, record)
             self.cache.raise_high_water(proof.seen)
         elif known != record:
             self.cache.save_generation(self.channel, record)
         self._followed = record
         return generation if news else None
-
-    def _wanted(self) -> frozenset[str] | None:
-        return None if self._tables is None else frozenset(self._tables())
-
-    def _check_fresh(self) -> None:
-        if datetime.now(UTC) >= self._expires:
-            raise StaleRegistryError(
-                f"{self._store.url}: what is current was signed until {self._expires:%Y-%m-%d %H:%M} UTC and not "
-                "renewed; publish or renew the registry, and check this host's clock"
-            )
-
-    @property
-    def _prover(self) -> Prover:
-        return Prover(self.cache, self.channel, self._root)
 
 
 def _content(record: GenerationRecord) -> tuple[str, str]:

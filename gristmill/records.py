@@ -17,6 +17,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from gristmill.errors import MalformedRecordError
@@ -44,6 +45,11 @@ def encode(record: Any) -> Any:
 def canonical_json(record: Any) -> bytes:
     """The one byte string for a record: sorted keys, no spaces, UTF-8. Digests and signatures are over this."""
     return json.dumps(encode(record), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def utc_now() -> str:
+    """This moment as records tell it: ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def sha256_hex(content: bytes) -> str:

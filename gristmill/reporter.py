@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from gristmill import records
 from gristmill.sampler import Timed
 from gristmill.status_report import Refused, StatusReport, TableCounts, Work
 
@@ -72,13 +72,13 @@ class Reporter:
                 kill=facts["kill"],
                 closing=closing,
                 swapped_utc=self._swapped_utc,
-                created_utc=_now_utc(),
+                created_utc=records.utc_now(),
             )
 
     def _begin(self) -> None:
         """Counts from now on. The counters of kernels start by themselves at a swap."""
         self._generation = self._dispatcher.generation
-        self._swapped_utc = _now_utc()
+        self._swapped_utc = records.utc_now()
         self._before = self._counted({"entries": (), "fallbacks": self._dispatcher.fallbacks()})
 
     def _counted(self, facts: Mapping[str, Any]) -> Work:
@@ -98,7 +98,3 @@ class Reporter:
             )
             tables[name] = tables.get(name, TableCounts()) + more
         return Work(tables, self._tokens, self._decode_ns)
-
-
-def _now_utc() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

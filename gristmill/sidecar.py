@@ -16,7 +16,6 @@ import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,10 +43,8 @@ class SidecarSettings:
     """What a sidecar is started with."""
 
     store: str
-    fleet: str
-    model: str
-    hardware: str
-    channel: str
+    at: Channel
+    """Its name may be `auto`."""
     root_file: Path
     cache_dir: Path
     outbox_dir: Path
@@ -55,10 +52,6 @@ class SidecarSettings:
     poll_s: float = 15.0
     tables: tuple[str, ...] = ()
     """Names of the tables that the engines can use; none: all."""
-
-    @property
-    def at(self) -> Channel:
-        return Channel(self.channel, self.fleet, self.model, self.hardware)
 
 
 class Sidecar:
@@ -74,7 +67,7 @@ class Sidecar:
         self._writer = writer
         self._path = sidecar_status.status_path(cache_dir, at)
         self._problem = self._report_problem = ""
-        self.status = SidecarStatus(str(at), 0, 0, "", True, _now_utc(), "")
+        self.status = SidecarStatus(str(at), 0, 0, "", True, records.utc_now(), "")
 
     def start(self) -> None:
         """Says what the cache holds, without network."""
@@ -99,7 +92,7 @@ class Sidecar:
                 self._writer.write("recovered", generation=self.status.generation)
             self._problem = ""
             polls = self.status.polls + 1
-            self.status = dataclasses.replace(self.status, problem="", polls=polls, polled_utc=_now_utc())
+            self.status = dataclasses.replace(self.status, problem="", polls=polls, polled_utc=records.utc_now())
         self._write(self.status)
         self.forward()
 
@@ -222,10 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise SidecarError("sidecar: expected --store, --root-file and a time above 0 in --poll-s; see --help")
         settings = SidecarSettings(
             store=found.store,
-            fleet=at.fleet,
-            model=at.model,
-            hardware=at.hardware,
-            channel=at.name,
+            at=at,
             root_file=found.root_file,
             cache_dir=found.cache_dir,
             outbox_dir=found.outbox_dir or found.cache_dir / "outbox",
@@ -258,10 +248,6 @@ def probe(cache_dir: Path, at: Channel) -> int:
     trouble = sidecar_status.trouble(status, path.stat().st_mtime if status else 0.0)
     LineWriter(sys.stdout).write("status", well=not trouble, trouble=trouble, **records.encode(status or {}))
     return 1 if trouble else 0
-
-
-def _now_utc() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def calibrate(judge: Judging, trials: int, least_gain: float, report: Callable[[
     return Calibration(
         hardware=hardware.key,
         cores=hardware.cores,
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        measured_at=records.utc_now(),
         real_time=real_time,
         trials=trials,
         called_faster=called_faster,

@@ -194,7 +194,7 @@ def measure_peaks() -> Peaks:
         else 0.0,
         caches=levels,
         vector_bytes=_vector_bytes(hardware),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        measured_at=records.utc_now(),
         versions={"python": platform.python_version(), "torch": version("torch"), "kernel": platform.release()},
     )
 

@@ -9,7 +9,8 @@ from securesystemslib.exceptions import StorageError
 from tuf.api.exceptions import LengthOrHashMismatchError, RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 
-from gristmill import records, revocation, store, trust
+from gristmill import cohort, records, revocation, store, trust
+from gristmill.cohort import CohortPolicy
 from gristmill.errors import ObjectNotFoundError
 from gristmill.revocation import Revocations
 from gristmill.store import ObjectStore, StoredObject
@@ -74,6 +75,13 @@ class MetadataReader:
         content = self._target(state.targets.signed.targets[trust.POLICY_PATH])
         return records.parse(AttestationPolicy, content, "attestation policy")
 
+    def shares(self, state: State) -> CohortPolicy:
+        """How many hosts canaries are tried upon; none of any fleet before the first share was set."""
+        target = state.targets.signed.targets.get(cohort.POLICY_PATH)
+        return (
+            CohortPolicy({}) if target is None else cohort.parse_policy(self._target(target, cohort.MAX_POLICY_BYTES))
+        )
+
     def entry(self, role: Metadata[Targets], channel: Channel) -> Entry | None:
         """The channel's index; None before its first promotion."""
         target = role.signed.targets.get(channel.index_path)
@@ -93,11 +101,11 @@ class MetadataReader:
         except ObjectNotFoundError:
             return None
 
-    def _target(self, target: TargetFile) -> bytes:
-        return self._content(target.path, target.hashes["sha256"])
+    def _target(self, target: TargetFile, max_bytes: int = trust.MAX_INDEX_BYTES) -> bytes:
+        return self._content(target.path, target.hashes["sha256"], max_bytes)
 
-    def _content(self, path: str, sha256: str) -> bytes:
-        content = store.read(self._store, trust.target_key(path, sha256), trust.MAX_INDEX_BYTES)
+    def _content(self, path: str, sha256: str, max_bytes: int = trust.MAX_INDEX_BYTES) -> bytes:
+        content = store.read(self._store, trust.target_key(path, sha256), max_bytes)
         if records.sha256_hex(content) != sha256:
             raise self._not_ours(f"{path} {sha256[:12]}", ValueError("other content"))
         return content

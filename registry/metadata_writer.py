@@ -48,7 +48,8 @@ class MetadataWriter:
         Raises:
             KeyFileError: they will not.
         """
-        for by, role in ((state.root, "timestamp"), (state.root, "snapshot"), (state.targets.signed, name)):
+        for role in ("timestamp", "snapshot", name):
+            by = state.root if role in state.root.roles else state.targets.signed
             trusted = by.get_delegated_role(role).keyids
             if not all(key.keyid in trusted for key in self._keyring.public[role]):
                 raise KeyFileError(
@@ -82,6 +83,12 @@ class MetadataWriter:
         role.signed.version += 1
         self.put_bumping(role, name)
         refer(state.snapshot, role, name)
+
+    def publish_target(self, state: State, role: Metadata[Targets], name: str, path: str, content: bytes) -> None:
+        """Makes a target of a role current, unless others were faster: `PreconditionFailedError`."""
+        self.put_target(role, path, content)
+        self.put_role(state, role, name)
+        self.publish_snapshot(state)
 
     def publish_snapshot(self, state: State) -> None:
         """Makes what a snapshot refers to current, unless others were faster: `PreconditionFailedError`."""

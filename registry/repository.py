@@ -75,12 +75,12 @@ class Repository:
             self._store.get(TIMESTAMP_KEY)
         except ObjectNotFoundError:
             genesis.create(self._keyring, self._writer)
-            self._read()
+            self.read()
         return root
 
     def current(self, channel: Channel) -> Entry | None:
         """The channel's index now; None before the first promotion."""
-        return self._reader.entry(self._reader.role(self._read(), channel.name), channel)
+        return self._reader.entry(self._reader.role(self.read(), channel.name), channel)
 
     def history(self, channel: Channel) -> Iterator[Entry]:
         """The channel's indexes, newest first, down to the first that `registry.garbage` has left."""
@@ -94,7 +94,7 @@ class Repository:
 
     def live(self) -> Live:
         """What is current in all channels of all fleets, verified."""
-        state = self._read()
+        state = self.read()
         roles = {name.removesuffix(".json"): meta for name, meta in state.snapshot.signed.meta.items()}
         versions = {"snapshot": state.snapshot.signed.version, **{name: meta.version for name, meta in roles.items()}}
         found = [state.targets, *(self._reader.role(state, name) for name in roles if name != "targets")]
@@ -124,7 +124,7 @@ class Repository:
         floor = 0
         written: dict[str, int] = {}
         for _ in _attempts():
-            state = self._read()
+            state = self.read()
             role = self._reader.role(state, channel.name)
             self._writer.require_trusted(state, channel.name)
             current = self._reader.entry(role, channel)
@@ -155,7 +155,7 @@ class Repository:
             ConflictError: others were faster `MAX_ATTEMPTS` times.
         """
         for _ in _attempts():
-            state = self._read()
+            state = self.read()
             if f"{revocation.ROLE}.json" not in state.snapshot.signed.meta:
                 raise RegistryStateError(
                     f"{self._store.url}: this registry is from before kernels could be revoked; run once, where the "
@@ -167,10 +167,9 @@ class Repository:
             if revoked == known:
                 return known
             role = self._reader.role(state, revocation.ROLE)
-            self._writer.put_target(role, revocation.PATH, records.canonical_json(revoked))
-            self._writer.put_role(state, role, revocation.ROLE)
+            content = records.canonical_json(revoked)
             try:
-                self._writer.publish_snapshot(state)
+                self._writer.publish_target(state, role, revocation.ROLE, revocation.PATH, content)
                 return revoked
             except PreconditionFailedError:
                 continue
@@ -178,11 +177,11 @@ class Repository:
 
     def revoked(self) -> Revocations:
         """What no host may load, verified."""
-        return self._reader.revoked(self._read())
+        return self._reader.revoked(self.read())
 
     def renew(self) -> None:
         """Signs what is current once more, so that hosts do not take it for stale. Does nothing if others just did."""
-        state = self._read()
+        state = self.read()
         for name in self._renewed(state):
             role = self._reader.role(state, name)
             self._writer.require_trusted(state, name)
@@ -194,17 +193,18 @@ class Repository:
 
     def policy(self) -> AttestationPolicy:
         """Whose attestations hosts demand now."""
-        return self._reader.policy(self._read())
+        return self._reader.policy(self.read())
 
     def trusted_keys(self) -> dict[str, tuple[str, ...]]:
         """Role, or attestor, to the keys that count now: ids, or for attestors `trust.key_text`."""
-        state = self._read()
+        state = self.read()
         roles = {name: tuple(role.keyids) for name, role in state.root.roles.items()}
         by = state.targets.signed.delegations
         delegated = {name: tuple(role.keyids) for name, role in (by.roles if by and by.roles else {}).items()}
         return {**roles, **delegated, **self._reader.policy(state).keys}
 
-    def _read(self) -> State:
+    def read(self) -> State:
+        """The metadata that is current, verified."""
         first = genesis.own_root(self._keyring, self._writer)
         return self._reader.read(read_chain(self._store, first)[-1])
 

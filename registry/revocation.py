@@ -14,6 +14,7 @@ from registry.keys import Keyring
 from registry.publication import read_manifest
 from registry.repository import Repository
 
+DIGITS = 64
 SHORTEST = 12
 """Digits that a digest may be shortened to, as reports and logs show it."""
 
@@ -53,7 +54,7 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
         raise RevocationError(f"revoking {digest[:12]}: expected a reason, which hosts and logs will show")
     repository = Repository(object_store, keyring)
     known = _known(object_store, repository)
-    full = digest if len(digest) == len("0" * 64) else _completed(digest, known)
+    full = digest if len(digest) == DIGITS else _completed(digest, known)
     trust.checked_digest(full)
     kind, used = known.get(full, ("unknown", ()))
     repository.revoke(Revocations({full: reason}))

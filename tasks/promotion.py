@@ -11,7 +11,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
 from gristmill import records
@@ -151,7 +150,7 @@ def form_artifact(
         raise NoWinnerError(f"{proof.operator} {proof.dtype}: no gain survived the second judgement ({reasons})")
     files = dict(proof.files)
     evidence = _file("evidence.json", records.canonical_json([one.verdict for one in proof.judged]), files)
-    artifact = Artifact(table, dict(environment), evidence, datetime.now(UTC).isoformat(timespec="seconds"))
+    artifact = Artifact(table, dict(environment), evidence, records.utc_now())
     named = {evidence.sha256} | {f.sha256 for e in table.entries for f in (e.object, *e.sources)}
     return artifact, {digest: content for digest, content in files.items() if digest in named}
 

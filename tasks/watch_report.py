@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gristmill import records
-from gristmill.status_report import StatusReport
+from gristmill.status_report import StatusReport, TableCounts
 from registry.canary import role_of
 from registry.witness import Witness
 from tasks.canary import Looked
@@ -119,6 +119,7 @@ def process_facts(looked: Looked) -> list[dict[str, Any]]:
     facts = []
     for report, written_s, witness in _processes(looked):
         work = witness.work if witness else report.work
+        total = sum(work.tables.values(), TableCounts())
         role = role_of(witness, looked.watch.canary).value if witness and looked.watch else "-"
         facts.append(
             {
@@ -130,10 +131,10 @@ def process_facts(looked: Looked) -> list[dict[str, Any]]:
                 "silent": looked.now_s - written_s > looked.silent_s,
                 "closing": report.closing,
                 "restarts": witness.restarts if witness else 0,
-                "hits": sum(counts.hits for counts in work.tables.values()),
-                "failures": sum(counts.failures for counts in work.tables.values()),
-                "mismatches": sum(counts.mismatches for counts in work.tables.values()),
-                "shadow_checks": sum(counts.shadow_checks for counts in work.tables.values()),
+                "hits": total.hits,
+                "failures": total.failures,
+                "mismatches": total.mismatches,
+                "shadow_checks": total.shadow_checks,
                 "problem": report.problem,
                 "kill": report.kill,
                 "reported_s_ago": round(looked.now_s - written_s),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gristmill import cache_reader, durable_file, errors, generation, sidecar_status, store
+from gristmill import durable_file, errors, follower, generation, records, sidecar_status, store
 from gristmill.cache_reader import CacheReader
 from gristmill.cohort import AUTO
 from gristmill.generation import Generation
@@ -26,7 +26,7 @@ from registry.share import set_share
 from tests.registry.attacks.attacker import codes
 from tests.registry.world import CANARY, STABLE, World, make_artifact
 
-NOW = datetime.now(UTC).isoformat(timespec="seconds")
+NOW = records.utc_now()
 
 
 class Followed:
@@ -199,7 +199,7 @@ class TestTrust:
             def now(cls, tz: Any = None) -> datetime:
                 return later
 
-        monkeypatch.setattr(cache_reader, "datetime", Clock)
+        monkeypatch.setattr(follower, "datetime", Clock)
         with pytest.raises(errors.StaleRegistryError, match="not renewed"):
             followed.reader.poll()
 

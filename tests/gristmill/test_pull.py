@@ -281,7 +281,7 @@ class TestAttacks:
         (world.keyring.folder / "stable.pem").chmod(0o600)
         entry = thief.current(CANARY)
         assert entry is not None
-        state = thief._read()
+        state = thief.read()
         role = thief._reader.role(state, "stable")
         index = dataclasses.replace(entry.index, channel="stable")
         thief._writer.publish_index(state, role, STABLE, Entry(index, records.digest(index)))

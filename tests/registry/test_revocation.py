@@ -105,7 +105,7 @@ def test_a_host_remembers_what_a_thief_takes_off_the_list(world: World) -> None:
     revoke(world.store, world.keyring, digest_of("object"), "wrong")
     assert codes(puller.poll()) == [GOOD]
     thief = Repository(world.store, world.keyring)
-    state = thief._read()
+    state = thief.read()
     role = thief._reader.role(state, "revocation")
     role.signed.targets.clear()
     thief._writer.put_role(state, role, "revocation")

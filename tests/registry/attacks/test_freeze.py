@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gristmill import errors, pull, store_reader, transfer
+from gristmill import errors, follower, pull, store_reader, transfer
 from gristmill.errors import StaleRegistryError, StoreError
 from gristmill.store import MAX_OBJECT_BYTES, NotModified, StoredObject
 from tests.registry.attacks.attacker import Attacker, Victim, signed_by
@@ -96,7 +96,7 @@ class TestUnchangedForEver:
             def now(cls, tz: Any = None) -> datetime:
                 return later
 
-        monkeypatch.setattr(pull, "datetime", Clock)
+        monkeypatch.setattr(follower, "datetime", Clock)
         victim.refuses(StaleRegistryError, victim.world.store.url, "not renewed", "renew the registry")
 
     def test_a_restarted_host_does_not_believe_it(self, victim: Victim) -> None:
