@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agents.answer import Reading
-from agents.chat import Answer
+from agents.chat import Answer, Finish
 from agents.conversation import Conversation, Ending, now_ms
 from agents.episode import Outcome
 from agents.errors import BudgetSpentError, ModelError
@@ -20,6 +20,9 @@ time, and submit the best program that was found correct. You have {turns} turns
 program once passed has a name; pass that name instead of the files when you use it again unchanged."""
 LAST_TURN = "This is the last turn: submit the best program now."
 GO_ON = "Go on with a tool call, or submit."
+CUT_OFF = (
+    "Your answer was cut off at its limit of output tokens, so this call may not be whole: write less in one turn."
+)
 
 
 def work(
@@ -31,7 +34,8 @@ def work(
 ) -> Ending:
     """Leads the conversation to its end. A program in an answer without tool calls is taken as handed in.
 
-    Where the turns, the budget or the provider end first, the fastest program that was found correct is handed in.
+    Where the turns, the budget or the provider end first, or the model refuses, the fastest program that was found
+    correct is handed in.
 
     Raises:
         BudgetSpentError, ModelError: see `Conversation.ask`; there was no such program.
@@ -59,12 +63,16 @@ def _turn(
     proposals: Proposals,
 ) -> Ending | None:
     answer = conversation.ask(toolbox.tools)
+    if answer.finish is Finish.REFUSED:
+        return _fallen_back(toolbox, "the model refused to answer", Outcome.REFUSED)
     for place, call in enumerate(answer.tool_calls):
         started_ms = now_ms()
         if toolbox.submitted is not None or place >= MAX_CALLS:
             result = f"Not done: expected at most {MAX_CALLS} calls in one turn, and none after submit."
         else:
             result = toolbox.call(call)
+        if answer.finish is Finish.LENGTH and place == len(answer.tool_calls) - 1:
+            result = f"{result}\n{CUT_OFF}"
         conversation.return_result(call, result, started_ms)
     if toolbox.submitted is not None:
         return Ending(Outcome.SUBMITTED, "", (toolbox.submitted,))
@@ -75,15 +83,15 @@ def _turn(
     if fresh:
         return Ending(Outcome.SUBMITTED, reading.reason, fresh)
     if reading.outcome is Outcome.REFUSED:
-        return Ending(Outcome.REFUSED, reading.reason)
+        return _fallen_back(toolbox, reading.reason, Outcome.REFUSED)
     toolbox.handed_in_known |= bool(reading.candidates)
     known = ["this program was proposed before: write another"] if reading.candidates else []
     conversation.tell("\n".join([*known, *reading.feedback, GO_ON]))
     return None
 
 
-def _fallen_back(toolbox: Toolbox, why: str) -> Ending:
+def _fallen_back(toolbox: Toolbox, why: str, otherwise: Outcome = Outcome.GAVE_UP) -> Ending:
     best = toolbox.best
     if best is None:
-        return Ending(Outcome.KNOWN if toolbox.handed_in_known else Outcome.GAVE_UP, why)
+        return Ending(Outcome.KNOWN if toolbox.handed_in_known else otherwise, why)
     return Ending(Outcome.SUBMITTED, f"{why}; the best program so far was taken", (best,))

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any
 
 from agents.chat import Answer, Message, Role
@@ -57,6 +57,7 @@ async def complete(call: Call, secrets: Mapping[str, str]) -> Answer:
             stream = await litellm.acompletion(**_arguments(call))
             if stream is None:  # litellm's word for a 422 that leaving parameters out did not mend
                 raise RequestRefusedError(f"{model}: the provider does not accept the request's parameters")
+            _overheard(stream, received)
             async for chunk in stream:
                 received.take(chunk)
                 if received.full:
@@ -84,6 +85,32 @@ def _failed(
 
     worked = answering or isinstance(error, litellm.Timeout)
     return failures.translated(error, call.route.model, received.usage() if worked else None, secrets)
+
+
+def _overheard(stream: Any, received: Received) -> None:
+    """Lets `received` see each chunk before litellm does, of providers whose chunks litellm passes through."""
+    if isinstance(getattr(stream, "completion_stream", None), AsyncIterable):
+        stream.completion_stream = _Overheard(stream.completion_stream, received)
+
+
+class _Overheard:
+    """A provider's stream with a listener."""
+
+    def __init__(self, stream: Any, received: Received) -> None:
+        self._stream = stream
+        self._chunks = aiter(stream)
+        self._received = received
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk = await anext(self._chunks)
+        self._received.overhear(chunk)
+        return chunk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 async def _closed(stream: Any) -> None:

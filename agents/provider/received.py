@@ -13,12 +13,14 @@ MAX_ANSWER_BYTES = 1 << 20
 """Of text and tool calls together; the stream is cut off there, as at the limit of output tokens."""
 MAX_TOOL_CALLS = 64
 FINISHES = {
-    "tool_calls": Finish.TOOLS,
-    "function_call": Finish.TOOLS,
-    "length": Finish.LENGTH,
-    "content_filter": Finish.REFUSED,
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use"), Finish.TOOLS),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), Finish.LENGTH),
+    **dict.fromkeys(("content_filter", "content_filtered", "refusal", "safety", "sensitive"), Finish.REFUSED),
+    **dict.fromkeys(("recitation", "blocklist", "prohibited_content", "guardrail_intervened"), Finish.REFUSED),
 }
-"""litellm's names, whatever the provider; all others mean that the model was done."""
+"""By a server's own word in lower case, or litellm's for it; all others mean that the model was done."""
+BROKEN = frozenset(("error", "network_error", "insufficient_system_resource", "abort"))
+"""Words of servers that failed halfway, which litellm would take for the end of an answer."""
 
 
 @dataclass
@@ -39,7 +41,9 @@ class Received:
         """Whether the model may write tokens that are billed and not shown."""
         self._text: list[str] = []
         self._calls: dict[int, _Fragments] = {}
+        self._refusal: list[str] = []
         self._finish = ""
+        self._raw_finish = ""
         self._cut = False
         self._reported: Any = None
         self._size_bytes = 0
@@ -52,8 +56,8 @@ class Received:
 
     @property
     def whole(self) -> bool:
-        """Whether the provider said why the answer ended."""
-        return bool(self._finish) or self._cut
+        """Whether the provider said why the answer ended, and it was not a failure of its own."""
+        return self._cut or (bool(self._finish) and self._raw_finish not in BROKEN)
 
     def take(self, chunk: Any) -> None:
         """One chunk of litellm's stream."""
@@ -69,11 +73,21 @@ class Received:
             if choice.finish_reason:
                 self._finish = str(choice.finish_reason)
 
+    def overhear(self, chunk: Any) -> None:
+        """One chunk as the provider sent it, before `take`: litellm drops what a model says in its `refusal`, and calls
+        a reason to finish that it does not know `stop`.
+        """
+        for choice in (getattr(chunk, "choices", None) or ())[:1]:
+            refusal = getattr(getattr(choice, "delta", None), "refusal", None)
+            if isinstance(refusal, str):
+                self._refusal.append(self._bounded(refusal))
+            self._raw_finish = str(getattr(choice, "finish_reason", None) or self._raw_finish).lower()
+
     def answer(self, latency_s: float) -> Answer:
-        """What came, as a whole."""
+        """What came, as a whole; of a refusal its words, if there are no others."""
         return Answer(
             model=self._call.route.model,
-            text=clean("".join(self._text)),
+            text=clean("".join(self._text) or "".join(self._refusal)),
             tool_calls=self._tool_calls(),
             finish=self._why(),
             usage=self.usage(),
@@ -94,7 +108,9 @@ class Received:
     def _why(self) -> Finish:
         if self._cut:
             return Finish.LENGTH
-        finish = FINISHES.get(self._finish, Finish.DONE)
+        if any(self._refusal):
+            return Finish.REFUSED
+        finish = FINISHES.get(self._raw_finish) or FINISHES.get(self._finish, Finish.DONE)
         return Finish.TOOLS if finish is Finish.DONE and self._calls else finish
 
     def _tool_calls(self) -> tuple[ToolCall, ...]:

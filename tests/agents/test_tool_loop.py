@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from agents.episode import Episode, Outcome
 from agents.errors import BudgetSpentError, ModelUnavailableError
 from agents.llm_agent import LlmAgent, Way
 from agents.models.scripted import ScriptedModel
-from agents.tool_loop import LAST_TURN, MAX_CALLS
+from agents.tool_loop import CUT_OFF, LAST_TURN, MAX_CALLS
 from agents.tools import MAX_ARGUMENTS, MAX_RESULT
 from gristmill import records
 from gristmill.workload import Workload
@@ -261,6 +261,25 @@ def test_out_of_turns_without_a_correct_program() -> None:
     made = world(*[one("check", files=files(WRONG))] * 3, turns=3)
     assert made.agent.propose(brief_for(), 1) == []
     assert made.log.episodes[0].outcome is Outcome.GAVE_UP
+
+
+REFUSALS = [replace(one("check", files=files(WRONG)), finish=Finish.REFUSED), "I'm sorry, I can't go on with this."]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["by the filter", "in words"])
+def test_a_refusal_ends_the_work_but_what_was_found_before_is_handed_in(refusal: Any) -> None:
+    made = world(one("check", files=files()), refusal)
+    (candidate,) = made.agent.propose(brief_for(), 1)
+    assert candidate.files == files() and len(made.shop.asked) == 1
+    assert "refused" in made.log.episodes[0].reason
+    assert world(refusal).agent.propose(brief_for(), 1) == []
+
+
+def test_a_call_that_was_cut_off_is_told_so() -> None:
+    cut = ToolCall("c1", "build", '{"files": {"main.cpp": "int x')
+    made = world(replace(calls(cut, usage=USAGE), finish=Finish.LENGTH), as_answer(KERNEL))
+    assert len(made.agent.propose(brief_for(), 1)) == 1
+    assert made.results()[0].endswith(CUT_OFF) and "no JSON" in made.results()[0]
 
 
 @pytest.mark.parametrize("tokens", [450, 1 << 60])

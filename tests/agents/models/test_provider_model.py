@@ -117,11 +117,31 @@ def test_tool_calls_that_lack_something(
         ("stop", Finish.DONE),
         ("length", Finish.LENGTH),
         ("content_filter", Finish.REFUSED),
+        ("safety", Finish.REFUSED),
+        ("MAX_OUTPUT_TOKENS", Finish.LENGTH),
+        ("a word of tomorrow", Finish.DONE),
     ],
 )
 def test_why_an_answer_ended(client: ProviderClient, serve: Serve, finish: str, expected: Finish) -> None:
     answer = model_at(client, serve(Behaviour("some text", finish=finish))).complete(REQUEST)
     assert (answer.text, answer.finish) == ("some text", expected)
+
+
+@pytest.mark.parametrize("text", ["", "Sure: "])
+def test_what_a_model_says_in_its_refusal_is_one_in_any_language(
+    client: ProviderClient, serve: Serve, text: str
+) -> None:
+    refusal = "Lo siento, no puedo ayudar con eso."
+    answer = model_at(client, serve(Behaviour(text, refusal=refusal))).complete(REQUEST)
+    assert (answer.text, answer.finish) == (text or refusal, Finish.REFUSED)
+
+
+@pytest.mark.parametrize("finish", ["error", "insufficient_system_resource"])
+def test_a_server_that_says_it_failed_halfway_has_not_answered(
+    client: ProviderClient, serve: Serve, finish: str
+) -> None:
+    error = failure(client, serve(Behaviour("half an answ", finish=finish)))
+    assert isinstance(error, ModelUnavailableError) and error.usage is not None and error.usage.usd > 0
 
 
 def test_an_empty_answer_is_an_answer(client: ProviderClient, serve: Serve) -> None:

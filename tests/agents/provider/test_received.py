@@ -70,6 +70,30 @@ def test_a_stream_is_whole_when_it_says_why_it_ended() -> None:
     assert of(chunk("a", "stop")).whole
 
 
+@given(st.lists(st.text(max_size=10), max_size=4), st.lists(st.text(max_size=10), max_size=4))
+def test_a_refusal_is_one_whatever_stands_beside_it(texts: list[str], refusals: list[str]) -> None:
+    taken = Received(call(), hidden_output=False)
+    for one in [*(chunk(refusal=piece) for piece in refusals), *map(chunk, texts), chunk(finish="stop")]:
+        taken.overhear(one)
+        taken.take(one)
+    answer = taken.answer(0.0)
+    assert (answer.finish is Finish.REFUSED) == any(refusals)
+    assert answer.text == ("".join(texts) or "".join(refusals)).replace("\0", "?")
+
+
+def test_chunks_of_any_shape_are_overheard() -> None:
+    taken = Received(call(), hidden_output=False)
+    for one in ("text", None, SimpleNamespace(choices=None), SimpleNamespace(choices=[SimpleNamespace()]), object()):
+        taken.overhear(one)
+    assert not taken.whole
+
+
+def test_the_servers_own_word_for_the_end_counts_before_that_of_litellm() -> None:
+    taken = of(chunk("a", "stop"))
+    taken.overhear(chunk(finish="MAX_TOKENS"))
+    assert taken.answer(0.0).finish is Finish.LENGTH
+
+
 def test_a_chunk_without_choices_only_reports() -> None:
     usage = SimpleNamespace(prompt_tokens=7, completion_tokens=11)
     taken = of(chunk("a", "stop"), SimpleNamespace(choices=[], usage=usage))
