@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from agents.backoff import Backoff
 from agents.chat import Answer, ChatModel, ChatRequest, Finish, Usage
 from agents.errors import BudgetSpentError, ModelError, RequestRefusedError
-from agents.outage import asked_s
 
-FIRST_COOLDOWN_S = 15.0
-LONGEST_COOLDOWN_S = 600.0
+COOLDOWN = Backoff(15.0, 600.0)
 
 
 @dataclass
@@ -97,9 +96,9 @@ class FallbackModel:
     def _failed(self, index: int, error: ModelError) -> None:
         with self._lock:
             standing = self._standings[index]
-            cooldown_s = min(FIRST_COOLDOWN_S * 2**standing.failures, LONGEST_COOLDOWN_S)
-            standing.failures = min(standing.failures + 1, 16)
-            standing.free_at_s = max(standing.free_at_s, self._clock_s() + max(cooldown_s, asked_s(error)))
+            standing.failures += 1
+            cooldown_s = COOLDOWN.pause_s(standing.failures, error)
+            standing.free_at_s = max(standing.free_at_s, self._clock_s() + cooldown_s)
 
     def _succeeded(self, index: int) -> None:
         with self._lock:

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from agents.backoff import asked_s
 from agents.chat import Answer, ChatModel, ChatRequest, Usage
 from agents.errors import BudgetSpentError, ModelError, RateLimitedError
-from agents.outage import asked_s
 
 WINDOW_S = 60.0
 

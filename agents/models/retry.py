@@ -7,18 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from agents.backoff import Backoff
 from agents.chat import Answer, ChatModel, ChatRequest, Usage
 from agents.errors import ModelError, ModelUnavailableError, RateLimitedError
-from agents.outage import asked_s
 
 ATTEMPTS = 3
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 60.0
+PAUSES = Backoff(1.0, 60.0, drawn=1.0)
 
 
 class RetryingModel:
-    """Pauses between attempts: a random part of a time that doubles, or what the provider asked for if that is longer
-    (but see `asked_s`).
+    """Pauses between attempts, by `agents.backoff`.
 
     All attempts and pauses together stay within the request's `timeout_s`.
     """
@@ -64,5 +62,4 @@ class RetryingModel:
         """None: this was the last attempt, or another would fail as well."""
         if attempt == self._attempts or not isinstance(error, RateLimitedError | ModelUnavailableError):
             return None
-        pause_s = min(FIRST_PAUSE_S * 2.0**attempt, LONGEST_PAUSE_S) * self._draw()
-        return max(pause_s, asked_s(error))
+        return PAUSES.pause_s(attempt, error, self._draw())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from agents.backoff import Backoff
 from agents.brief import Brief
 from agents.errors import BudgetSpentError, ModelUnavailableError, RateLimitedError, RequestRefusedError
 from agents.outage import Patience
@@ -103,7 +104,7 @@ def test_an_agent_leaves_after_minutes_without_an_answer_and_says_so() -> None:
     (gone,) = desk.gone
     assert gone is not None and not gone.trace
     assert gone.reason.startswith("no answer for 10 min, ") and gone.reason.endswith(str(DOWN))
-    assert Patience().outage_s <= sum(over.pauses_s) < Patience().outage_s + Patience().longest_pause_s
+    assert Patience().outage_s <= sum(over.pauses_s) < Patience().outage_s + Patience().pauses.longest_s
     assert not thread.waits_because, "it has left, and waits no more"
 
 
@@ -148,7 +149,7 @@ def test_a_real_wait_is_cut_short(pause_s: float) -> None:
     over, asked = threading.Event(), threading.Event()
     desk = OneDesk(over)
     agent = ScriptedAgent([DOWN], watch=asked.set)
-    thread = AgentThread(agent, desk, Patience(pause_s, pause_s, 2 * pause_s))
+    thread = AgentThread(agent, desk, Patience(Backoff(pause_s, pause_s), 2 * pause_s))
     thread.start()
     assert asked.wait(30)
     assert not thread.join(0.05)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agents.backoff import Backoff
 from agents.errors import BudgetSpentError, PatternError
 from agents.models.fallback import FallbackModel
 from agents.models.provider_client import ProviderClient
@@ -32,7 +33,7 @@ from tests.tasks.world import Clock, FormulaBench, ListLog
 AGENTS = 3
 LONG_S = 10_000.0
 """No test is as long."""
-QUICK = Patience(0.01, 0.02, LONG_S)
+QUICK = Patience(Backoff(0.01, 0.02), LONG_S)
 OUTAGES = (
     Behaviour(status=503),
     Behaviour(status=429, retry_after_s=0.01),
@@ -109,7 +110,7 @@ def test_an_outage_without_end_ends_the_agents_with_the_reason(search) -> None:
 
 def test_a_wrong_key_ends_the_agents_at_once(search) -> None:
     with OpenAIServer(Behaviour(status=401, message="wrong key")) as server:
-        session, episodes, _ = search(server, Patience(LONG_S, LONG_S, LONG_S))
+        session, episodes, _ = search(server, Patience(Backoff(LONG_S, LONG_S), LONG_S))
         assert list(session.run(LONG_S)) == []
     assert len(session.course.departures) == len(server.requests) == len(episodes.episodes) == AGENTS
     assert all("wrong key" in gone.reason for gone in session.course.departures)
@@ -127,7 +128,9 @@ def test_a_budget_that_ends_in_an_outage_ends_the_search_and_tells_who_waited(se
             raise BudgetSpentError("the search's time is spent")
 
     with OpenAIServer(Outage(1 << 30)) as server:
-        session, _, budget = search(server, Patience(LONG_S, LONG_S, LONG_S), tick=tick, tell_waiting=tell_waiting)
+        session, _, budget = search(
+            server, Patience(Backoff(LONG_S, LONG_S), LONG_S), tick=tick, tell_waiting=tell_waiting
+        )
         assert list(session.run(LONG_S)) == []
     assert session.course.spent and session.course.ended == "the search's time is spent"
     assert session.course.waiting == AGENTS and session.course.departures == []

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from agents.backoff import LONGEST_ASKED_S
 from agents.chat import Answer, ChatModel, Finish, Usage
 from agents.errors import BudgetSpentError, ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
-from agents.models.fallback import FIRST_COOLDOWN_S, LONGEST_COOLDOWN_S, FallbackModel
+from agents.models.fallback import COOLDOWN, FallbackModel
 from agents.models.scripted import Line, ScriptedModel
-from agents.outage import LONGEST_ASKED_S
 from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract
 
 COST = Usage(10, 20, 0.5)
@@ -63,7 +63,7 @@ def test_each_cools_down_by_itself_and_longer_each_time() -> None:
         while model._order()[0] != 0:
             clock.now_s += 1.0
         waits_s.append(clock.now_s - failed_at_s)
-    assert waits_s == [min(FIRST_COOLDOWN_S * 2**index, LONGEST_COOLDOWN_S) for index in range(8)]
+    assert waits_s == [min(COOLDOWN.first_s * 2**index, COOLDOWN.longest_s) for index in range(8)]
 
 
 def test_while_the_first_cools_down_it_is_not_asked_and_afterwards_it_is() -> None:
@@ -94,7 +94,7 @@ def test_a_success_ends_the_growth_of_cooldowns() -> None:
     for _ in range(4):
         first.line = ModelUnavailableError("gone")
         model.complete(REQUEST)
-        clock.now_s += FIRST_COOLDOWN_S
+        clock.now_s += COOLDOWN.first_s
         first.line = "first"
         assert model.complete(REQUEST).text == "first"
 

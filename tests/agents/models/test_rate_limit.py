@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.backoff import LONGEST_ASKED_S
 from agents.chat import ChatRequest, Usage
 from agents.errors import BudgetSpentError, RateLimitedError
 from agents.models.rate_limit import WINDOW_S, Limits, RateLimitedModel, Window
 from agents.models.scripted import Line, ScriptedModel
-from agents.outage import LONGEST_ASKED_S
 from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract, Wallet
 
 COST = Usage(10, 20, 0.5)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.backoff import LONGEST_ASKED_S
 from agents.chat import Usage
 from agents.errors import ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
 from agents.models.retry import ATTEMPTS, RetryingModel
 from agents.models.scripted import Line, ScriptedModel
-from agents.outage import LONGEST_ASKED_S
 from tests.agents.models.model_contract import REQUEST, MakeModel, ModelContract
 
 COST = Usage(10, 20, 0.5)
