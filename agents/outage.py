@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agents.backoff import Backoff
 from agents.errors import ModelError, RequestRefusedError
@@ -12,7 +12,7 @@ from agents.errors import ModelError, RequestRefusedError
 class Patience:
     """With a model that may come back."""
 
-    pauses: Backoff = Backoff(1.0, 60.0, drawn=0.5)
+    pauses: Backoff = field(default=Backoff(1.0, 60.0, drawn=0.5))
     outage_s: float = 600.0
     """So long without an answer, and the agent leaves."""
 
