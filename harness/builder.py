@@ -6,6 +6,7 @@ import errno
 import functools
 import os
 import platform
+import resource
 import secrets
 import shutil
 import subprocess
@@ -110,11 +111,13 @@ class Builder:
         return records.digest([candidate.files, flags, header, self.compiler_version, self._target])
 
     def build(self, candidate: Candidate, *, background: bool = False) -> Build:
-        """Compiles, or finds what was compiled before. Failures are cached as well as objects.
+        """Compiles, or finds what was compiled before. Objects are kept, and failures for which the sources are to
+        blame; what ended for any other reason (time, memory, a full disk) is tried again when it is asked for again.
 
         Raises:
             FlagError: the candidate asks for a flag that is not allowed.
-            HostFaultError: the cache cannot be written, or the sandbox does not start.
+            HostFaultError: the cache cannot be written, the sandbox does not start, or the compiler was stopped and
+                this host allows it less than the judge would.
         """
         found = self.find(candidate)
         return found if found is not None else self._compile(candidate, self.key(candidate), background)
@@ -169,10 +172,12 @@ class Builder:
         if end is None:
             return Build(None, "", f"the compiler did not finish within {BUILD_TIMEOUT_S:.0f} s", cached=False)
         built = end.exit_code == 0 and object_path.stat().st_size > 0
-        if not built and not log:
-            log = f"the compiler {end}; it may have run out of its {LIMITS.memory_bytes >> 30} GiB or {LIMITS.cpu_s} s"
-        if end.exit_code is None:
-            return Build(None, "", log, cached=False)  # the next try may have more luck
+        if not built and not compiler_log.blames_source(log):
+            self._check_host()
+            why = compiler_log.stopped_by(log) or (
+                f"it {end}, and may have run out of its {LIMITS.memory_bytes >> 30} GiB or {LIMITS.cpu_s} s"
+            )
+            return Build(None, "", f"error: the compiler was stopped: {why}\n{log}", cached=False)
         target = self.cache / f"{key}.so"
         digest = ""
         report = assembly.report(listing) if built else None
@@ -191,6 +196,23 @@ class Builder:
         log_path.write_text(log)
         log_path.replace(self.cache / f"{key}.log")
         return Build(target if built else None, digest, log, cached=False, report=report)
+
+    def _check_host(self) -> None:
+        """Raises HostFaultError where this host allows a compiler less than `LIMITS`."""
+        wanted = {"FSIZE": LIMITS.file_bytes, "CPU": LIMITS.cpu_s, "AS": LIMITS.memory_bytes}
+        for name, value in wanted.items():
+            hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
+            if hard != resource.RLIM_INFINITY and hard < value:
+                raise HostFaultError(
+                    f"the compiler was stopped: this shell sets RLIMIT_{name} to {hard}, and a build may need {value}; "
+                    "raise it (ulimit)"
+                )
+        free_bytes = shutil.disk_usage(self.cache).free
+        if free_bytes < LIMITS.file_bytes:
+            raise HostFaultError(
+                f"the compiler was stopped: build cache {self.cache} has {free_bytes >> 20} MiB left, and a build may "
+                f"need {LIMITS.file_bytes >> 20} MiB; free space or choose another"
+            )
 
     def _run_compiler(
         self, sources: Path, object_path: Path, flags: tuple[str, ...], background: bool

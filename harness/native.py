@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gristmill import records
 from gristmill.records import sha256_hex
+from harness import compiler_log
 from harness.errors import HostFaultError
 from harness.runner import Chain
 
@@ -27,16 +28,6 @@ RUNNER_FLAGS = (*COMMON_FLAGS, str(SOURCES / "runner.c"), "-Wl,--no-as-needed", 
 """The runner brings the libraries that candidates are linked to, so that loading one is quick."""
 
 Words = ctypes.c_int64 * 4
-HOST_LIMITS = {
-    "File size limit exceeded": "this shell allows no files of that size; raise its limit (ulimit -f unlimited)",
-    "CPU time limit exceeded": "this shell allows too little CPU time; raise its limit (ulimit -t unlimited)",
-    "No space left on device": "no space is left for its files; free some, in TMPDIR as well",
-    "virtual memory exhausted": "the host gave it too little memory; free some, or raise the limit (ulimit -v)",
-    "Cannot allocate memory": "the host gave it too little memory; free some, or raise the limit (ulimit -v)",
-    "out of memory": "the host gave it too little memory; free some, or raise the limit (ulimit -v)",
-    "terminated program cc1": "something ended the compiler (too little memory, perhaps); free some and try again",
-}
-"""What a compiler says that was stopped by its host, and what that means."""
 
 
 class InputTensor(ctypes.Structure):
@@ -172,7 +163,4 @@ def _why(said: str) -> str:
     """What a compiler said, as one line that tells what to do. One that meets a limit of the host calls it a bug of its
     own.
     """
-    for complaint, meaning in HOST_LIMITS.items():
-        if complaint.lower() in said.lower():
-            return meaning
-    return f"{' '.join(said[:300].split())}; try another CXX"
+    return compiler_log.stopped_by(said) or f"{' '.join(said[:300].split())}; try another CXX"

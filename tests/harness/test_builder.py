@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,6 +97,70 @@ def test_a_cache_that_cannot_be_written_is_a_clear_fault(cpp, tmp_path):
     builder.cache.rmdir()
     with pytest.raises(HostFaultError, match="build cache"):
         builder.build(cpp("rms_norm", EMPTY))
+
+
+BIG = EMPTY + "__attribute__((used)) static char big[1 << 20] = {1};\n"
+SLOW = EMPTY + "\n".join(
+    ["constexpr long f(long n) { long s = 0; for (long i = 0; i < n; i++) s += i % 7; return s; }"]
+    + [f'static_assert(f({200_000 + i}) > 0, "");' for i in range(200)]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "why"),
+    [
+        (BIG, {"file_bytes": 4096}, "files of that size"),
+        (BIG, {"scratch_bytes": 400_000}, "no space is left"),
+        (SLOW, {"cpu_s": 0}, "was stopped"),  # the shell, the compiler or both are killed
+        (EMPTY, {"processes": 1}, "may have run out of"),
+    ],
+    ids=["file size", "full disk", "killed", "no process"],
+)
+def test_a_compiler_that_was_stopped_is_tried_again(builder, cpp, monkeypatch, text, limits, why):
+    candidate = cpp("rms_norm", f"{text}// {why}\n")
+    ample = builder_module.LIMITS
+    monkeypatch.setattr(builder_module, "LIMITS", replace(ample, **limits))
+    build = builder.build(candidate)
+    assert build.path is None and build.errors.startswith("error: the compiler was stopped: ") and why in build.errors
+    assert builder.find(candidate) is None
+    monkeypatch.setattr(builder_module, "LIMITS", ample)
+    if text is not SLOW:
+        assert builder.build(candidate).path is not None
+
+
+@pytest.mark.parametrize("name", ["RLIMIT_FSIZE", "RLIMIT_CPU", "RLIMIT_AS"])
+def test_a_host_that_allows_too_little_is_a_clear_fault(builder, cpp, monkeypatch, name):
+    granted = builder_module.resource.getrlimit
+    number = getattr(builder_module.resource, name)
+    monkeypatch.setattr(builder_module, "LIMITS", replace(builder_module.LIMITS, processes=1))
+    monkeypatch.setattr(builder_module.resource, "getrlimit", lambda one: (7, 7) if one == number else granted(one))
+    with pytest.raises(HostFaultError, match=name):
+        builder.build(cpp("rms_norm", EMPTY + f"// {name}\n"))
+
+
+def test_a_cache_without_space_is_a_clear_fault(builder, cpp, monkeypatch):
+    monkeypatch.setattr(builder_module, "LIMITS", replace(builder_module.LIMITS, processes=1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
+    with pytest.raises(HostFaultError, match="5 MiB left"):
+        builder.build(cpp("rms_norm", EMPTY + "// no space\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "int x = missing;",
+        '#include "absent.h"',
+        "#error No space left on device",
+        "#error File too large",
+        'void f() { asm("frobnicate %eax"); }',
+        "extern int elsewhere; GM_EXPORT int get() { return elsewhere; }",
+        "GM_EXPORT int32_t gm_run(const gm_call *) { return 1; }",
+    ],
+)
+def test_what_the_sources_are_to_blame_for_is_kept(builder, cpp, text):
+    candidate = cpp("rms_norm", f"{EMPTY}{text}\n")
+    assert builder.build(candidate).path is None
+    assert builder.find(candidate) is not None
 
 
 @pytest.mark.parametrize("name", ["x/y", "n" * 300, "main.cpp/z"])

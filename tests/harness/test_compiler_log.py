@@ -78,3 +78,40 @@ def test_no_log_gives_more_than_three_errors_or_a_host_path(lines):
     assert sum("error:" in line for line in said.splitlines()) <= 3
     assert "/usr/include" not in said and "/a/b" not in said
     assert all(len(line) <= compiler_log.MAX_LINE_CHARACTERS for line in said.splitlines())
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "main.cpp:3:1: error: 'missing' was not declared in this scope\n",
+        "parts/loop.h:12: fatal error: no.h: No such file or directory\n",
+        "main.cpp: Assembler messages:\nmain.cpp:7: Error: no such instruction: `frobnicate %eax'\n",
+        "{standard input}:20: Error: bad register name `%zzz'\n",
+        "/usr/bin/ld: /tmp/cc.o: in function `gm_run':\nmain.cpp:(.text+0x5): undefined reference to `elsewhere'\n",
+        "/usr/bin/ld: /tmp/cc.o: relocation R_X86_64_32 against `.text'\ncollect2: error: ld returned 1 exit status\n",
+        "/usr/bin/ld: /tmp/cc.o: multiple definition of `twice'\n",
+    ],
+)
+def test_faults_of_the_sources_are_told_apart(log):
+    assert compiler_log.blames_source(log)
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n", "ended the compiler"),
+        (
+            "{standard input}: Fatal error: can't write 3 bytes to section .text of /tmp/cc.o: 'File too large'\n",
+            "ulimit -f",
+        ),
+        ("cat: write error: No space left on device\n", "no space is left"),
+        ("cc1plus: out of memory allocating 65536 bytes after a total of 4294967296 bytes\n", "too little memory"),
+        ("collect2: fatal error: ld terminated with signal 9 [Killed]\ncompilation terminated.\n", ""),
+        ("ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status\n", "no space"),
+        ("main.cpp:3:1: warning: unused variable\nsh: 1: Cannot fork\n", ""),
+        ("", ""),
+    ],
+)
+def test_from_what_ended_for_another_reason(log, why):
+    assert not compiler_log.blames_source(log)
+    assert why in compiler_log.stopped_by(log) and bool(why) == bool(compiler_log.stopped_by(log))
