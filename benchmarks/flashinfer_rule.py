@@ -44,7 +44,7 @@ from harness import native
 from harness.arena import InputArena, OutputArena
 from harness.builder import Builder
 from harness.errors import FlagError
-from harness.layout import lay_out
+from harness.layout import Sets, lay_out
 from harness.policy import screening
 from harness.runners import Runners
 from harness.session import Finding, Session
@@ -78,7 +78,7 @@ class SandboxedProgram:
     metadata = SimpleNamespace(destination_passing_style=True)
 
     def __init__(self, session: Session, bench: Bench, workload: Workload, needs_setup: bool) -> None:
-        layout = lay_out(catalogue.operator(workload.operator), workload, DRAWS)
+        layout = lay_out(catalogue.operator(workload.operator), workload, Sets(most=DRAWS))
         assert session.outputs is not None
         self._inputs = InputArena(bench.native, bench.inputs, layout, 0)
         self._outputs = OutputArena(bench.native, session.outputs, layout)

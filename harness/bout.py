@@ -12,7 +12,7 @@ from gristmill.workload import Workload
 from harness import feedback
 from harness.arena import OutputArena
 from harness.decision import decide, workload_evidence
-from harness.layout import GUARDED_SETS
+from harness.layout import GUARDED_SETS, Sets
 from harness.opponent import Opponent
 from harness.pairs import time_trial
 from harness.policy import JudgePolicy
@@ -27,8 +27,9 @@ from kernels.inputs import elements, is_far
 from kernels.roofline import Peaks
 from kernels.verdict import FailingCase, Status, Verdict, WorkloadTiming
 
-FAR_SETS = 2
+FAR = Sets(most=2)
 """Each takes gigabytes of address space."""
+GUARDED = Sets(most=GUARDED_SETS)
 
 
 class Bout:
@@ -38,7 +39,7 @@ class Bout:
         self,
         policy: JudgePolicy,
         peaks: Peaks,
-        stock_of: Callable[[Workload, int], Stock],
+        stock_of: Callable[[Workload, Sets], Stock],
         outputs_of: Callable[[Stock], OutputArena],
         session: Session,
     ) -> None:
@@ -70,7 +71,7 @@ class Bout:
         disguised = int(random.integers(len(workloads)))
         verification = Verification()
         for number, workload in enumerate(workloads):
-            trial = self._trial(workload, self._policy.max_sets, candidate, random)
+            trial = self._trial(workload, self._policy.sets, candidate, random)
             paired = time_trial(trial, opponent, verification, self._deadline, disguised=number == disguised)
             self._run_ns += trial.run_ns
             built.host["scheduling"] = "real-time" if trial.real_time else "shared with the host's other processes"
@@ -104,7 +105,7 @@ class Bout:
         first: Finding | None = None
         failing: list[FailingCase] = []
         for workload in sorted((*checked, *timed), key=elements):
-            sets = FAR_SETS if is_far(workload) else self._policy.max_sets if workload in timed else GUARDED_SETS
+            sets = FAR if is_far(workload) else self._policy.sets if workload in timed else GUARDED
             trial = self._trial(workload, sets, candidate, random)
             regimes = trial.definition.regimes if workload in checked else self._regimes(trial.definition, random)
             try:
@@ -119,7 +120,7 @@ class Bout:
         if first is not None:
             raise Finding(first.status, first.reason, first.mismatches, tuple(failing[: feedback.FAILING_CASES]))
 
-    def _trial(self, workload: Workload, sets: int, candidate: Candidate, random: np.random.Generator) -> Trial:
+    def _trial(self, workload: Workload, sets: Sets, candidate: Candidate, random: np.random.Generator) -> Trial:
         stock = self._stock_of(workload, sets)
         return Trial(
             stock,

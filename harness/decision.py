@@ -37,6 +37,7 @@ def workload_evidence(
     if candidate_ns < floor_ns:
         reason = f"{workload.label}: {candidate_ns:.0f} ns a call, but this machine needs {floor_ns:.0f} ns at least"
         raise Finding(Status.CHEATED, reason)
+    link_share = link_ns / candidate_ns
     return WorkloadTiming(
         workload=workload,
         ratio=paired.ratio.median,
@@ -47,8 +48,9 @@ def workload_evidence(
         pairs=len(paired.pairs),
         roofline_fraction=roofline.roofline_ns(definition, workload, peaks, rotated_bytes=rotated) / candidate_ns,
         bandwidth_gb_s=definition.cost(workload.axes, ITEM_BYTES[workload.dtype]).bytes_moved / candidate_ns,
-        ratio_floor=paired.floor * candidate_ns / (candidate_ns + link_ns),
+        ratio_floor=paired.floor / (1 + link_share),
         noise=paired.noise,
+        link_share=link_share,
     )
 
 

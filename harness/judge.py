@@ -29,6 +29,7 @@ from harness.bout import Bout
 from harness.builder import Build, Builder, BuildPool
 from harness.draws import WeightBank
 from harness.errors import BaselineError, FlagError
+from harness.layout import Sets
 from harness.opponent import Baseline, Opponent, RivalCandidate
 from harness.policy import JudgePolicy
 from harness.runners import Runners
@@ -213,8 +214,8 @@ class Judge:
             needs_setup=baseline.needs_setup,
         )
 
-    def _stock_of(self, definition: Definition) -> Callable[[Workload, int], Stock]:
-        return lambda workload, sets: self._stocks.stock(definition, workload, self._seed, self._bank, max_sets=sets)
+    def _stock_of(self, definition: Definition) -> Callable[[Workload, Sets], Stock]:
+        return lambda workload, sets: self._stocks.stock(definition, workload, self._seed, self._bank, sets=sets)
 
     def _outputs_of(self, session: Session) -> Callable[[Stock], OutputArena]:
         file = session.outputs
@@ -248,7 +249,7 @@ class Judge:
 
     def _sized(self, policy: JudgePolicy | None) -> JudgePolicy:
         own = self.policy
-        return own if policy is None else replace(policy, max_sets=own.max_sets, threads=own.threads)
+        return own if policy is None else replace(policy, sets=own.sets, threads=own.threads)
 
     def _build(self, blank: Verdict, candidate: Candidate, *, background: bool = False) -> tuple[Verdict, Build]:
         """What the static rules saw and the compiler made of it; the verdict is final where it says `build_failed`.

@@ -9,6 +9,7 @@ import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gristmill.workload import ITEM_BYTES, TensorLayout, Workload, dense
 from harness import runner
@@ -36,6 +37,19 @@ SMALL_ROTATED_BYTES = 16 << 20
 """Enough for activations: in serving they come from a cache, where the operator before has written them."""
 SPARSE_OFFSET = CAPACITY_BYTES // 2
 """From here on inputs lie whose pages are mostly never made."""
+
+
+class Sets(NamedTuple):
+    """How many sets a workload may have."""
+
+    most: int = MAX_SETS
+    """What a judge prepares, a runner maps and each batch touches grows with them."""
+    least: int = 2
+    """That there are even if they rotate over more memory than they need, up to `ROTATED_BYTES`. Batches are as long as
+    there are sets, and what it takes to hand over a short one hides part of a small gain."""
+
+
+ORDINARY = Sets()
 
 
 @dataclass(frozen=True)
@@ -108,8 +122,8 @@ class Layout:
         return b"".join((head, *tensors, struct.pack(f"<{len(self.scalars)}d", *self.scalars)))
 
 
-def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS) -> Layout:
-    """As many sets as rotate over enough memory, at least two, at most `max_sets`.
+def lay_out(definition: Definition, workload: Workload, bounds: Sets = ORDINARY) -> Layout:
+    """As many sets as rotate over enough memory, within the bounds, at least two.
 
     Raises:
         HostFaultError: the workload does not fit into a shared file.
@@ -118,7 +132,8 @@ def lay_out(definition: Definition, workload: Workload, max_sets: int = MAX_SETS
     weights = tuple(spec.role is Role.WEIGHT for spec in definition.inputs)
     per_set = sum(_pitch(layout) - PAGE for layout in (*workload.inputs, *outputs))
     rotated = ROTATED_BYTES if _bytes_of(workload, weights, True) > LARGE_WEIGHT_BYTES else SMALL_ROTATED_BYTES
-    sets = max(2, min(max_sets, rotated // per_set))
+    wanted = max(rotated // per_set, min(bounds.least, ROTATED_BYTES // per_set))
+    sets = max(2, min(bounds.most, wanted))
     layout = Layout(
         workload=workload,
         inputs=_place(workload.inputs, sets),

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from harness.comparer import FACTOR
-from harness.layout import MAX_SETS
+from harness.layout import ORDINARY, Sets
 from harness.timing import StopRule
 
 PROVEN_WORK = 2e4
@@ -27,8 +27,8 @@ class JudgePolicy:
     """Input distributions tried on each captured workload, traffic first; edges see all of them. None means all."""
     batch_ns: float = 5e5
     """Least time of a batch, where there are sets enough."""
-    max_sets: int = MAX_SETS
-    """That are timed: what a judge prepares, a runner maps and each batch touches grows with them."""
+    sets: Sets = ORDINARY
+    """That are timed."""
     deadline_s: float = 10.0
     """For one request, whatever it asks."""
     total_s: float = 120.0
@@ -54,7 +54,7 @@ few candidates should have to wait.
 def screening() -> JudgePolicy:
     """Is it right, and roughly how fast? For first tries."""
     stop = StopRule(min_pairs=5, max_pairs=14, budget_s=0.4, tolerance=0.10, margin=0.10, gain=0.05)
-    return JudgePolicy(stop=stop, min_gain=0.05, batch_ns=2.5e5, max_sets=128, draws_uses=SEARCHED)
+    return JudgePolicy(stop=stop, min_gain=0.05, batch_ns=2.5e5, sets=Sets(most=128), draws_uses=SEARCHED)
 
 
 def search() -> JudgePolicy:
@@ -82,14 +82,16 @@ def promotion(budget_s: float = 6.0) -> JudgePolicy:
     )
 
 
-def proof(budget_s: float = 20.0 / 3) -> JudgePolicy:
+def proof(budget_s: float = 2.5) -> JudgePolicy:
     """Is there a gain at all? Measures until one of more than `min_gain` is proven or excluded, or the time is over.
 
-    The time is that of one run; `replication` makes up to three of them.
+    The time is that of one run; `replication` makes up to eight of them.
     `min_gain` lies in the middle between none and 5 %: two runners of the same code may differ by a per cent or two.
     Batches are long, because what it takes to hand one over counts as its own time and makes ratios smaller.
     """
     stop = StopRule(
         min_pairs=15, max_pairs=20_000, budget_s=budget_s, tolerance=0.0, margin=0.0, gain=0.025, persistent=True
     )
-    return JudgePolicy(stop=stop, min_gain=0.025, batch_ns=2e6, total_s=600.0, verified_work=PROVEN_WORK)
+    return JudgePolicy(
+        stop=stop, min_gain=0.025, batch_ns=2e6, sets=Sets(least=32), total_s=600.0, verified_work=PROVEN_WORK
+    )

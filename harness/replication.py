@@ -1,9 +1,11 @@
-"""A judgement in fresh processes, again: what differs between two runners for as long as they live is not a gain.
+"""A judgement in fresh processes, again and again: what differs between two runners as long as they live is not a gain.
 
-Which pages a process got, and what else of its surroundings lasts, makes equals differ by some per cent in every pair
-of a run, and no statistic over its pairs can see that. Another run draws it anew. So a gain is proven if most of three
-runs prove it: where one run in twenty is wrong, fewer than one of a hundred such majorities is. Or if all three show
-it, and prove it together: a mean of three is off by less than any of them.
+Which pages a process got, and what else of its surroundings lasts, makes equals differ by one or two per cent in every
+pair of a run, and no statistic over its pairs can see that. Another run draws it anew. So a gain is proven by runs
+together: their ratios, in logs, scatter about the true one, and the bound is Student's, for the mean. Two or three runs
+say little about their own spread, so what runs are known to differ by counts as much as some more of them would (a
+scaled inverse chi-squared prior: Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6). The error is shared
+among the workloads and the runs, after each of which there is a look.
 """
 
 from __future__ import annotations
@@ -11,15 +13,29 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gristmill.workload import Workload
+from harness import significance
 from harness.decision import decide
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict, WorkloadTiming
 
-RUNS = 3
+RUNS = 8
+RUN_SPREAD = 0.015
+"""By which runs of one pair of kernels differ, as a standard deviation of logs: 0.7 to 1.9 % by workload."""
+SPREAD_WEIGHT = 4
+"""As many runs as this knowledge is worth."""
+LEAST_RUNS = 2
+"""That may prove a gain."""
+PROVEN_SHARE = 0.5
+"""Of the least gain of one run, what runs together must prove: the other half is room for what differs between the two
+sides in all runs; what differs between runs is in the bound."""
+SOUGHT = 2.0
+"""Times the least gain of one run is the gain that is to be found: runs go on until that much is excluded."""
+READ_ERROR = 0.025
+"""Of either end of the interval that is for reading."""
 
 
 class Judging(Protocol):
@@ -39,11 +55,10 @@ def judge_repeatedly(
     edges: bool = True,
     baseline: str | Candidate = "eager",
 ) -> Verdict:
-    """The verdict of up to three runs: of one without a sign of a gain, of two that prove it or of which the second
-    shows none.
+    """The verdict of up to `RUNS` runs of those workloads of which it is not known yet whether there is a gain.
 
-    Each timing is the middle one of its runs, by what is proven, or with what they prove together; of two, the lower. A
-    run that finds the candidate wrong ends it with that verdict.
+    Ratios are geometric means over the runs, with the mean's interval; times are those of the run in the middle. A run
+    that finds the candidate wrong ends it with that verdict.
     """
     runs: list[Verdict] = []
     open_workloads = list(workloads)
@@ -52,43 +67,61 @@ def judge_repeatedly(
         if not found.timings:
             return found
         runs.append(found)
-        open_workloads = [w for w in open_workloads if _undecided(_of(runs, w), min_gain)]
-    timings = tuple(_together(_of(runs, timing.workload), min_gain) for timing in runs[0].timings)
+        open_workloads = [w for w in open_workloads if not _settled(_of(runs, w), min_gain, len(workloads))]
+    timings = tuple(_together(_of(runs, workload), len(workloads)) for workload in workloads)
     duration_s = sum(run.duration_s for run in runs)
-    return decide(replace(runs[0], timings=timings, duration_s=duration_s), min_gain)
+    return decide(replace(runs[0], timings=timings, duration_s=duration_s), PROVEN_SHARE * min_gain)
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """Of the logs of independent runs' ratios."""
+
+    log: float
+    error: float
+    """Its standard error."""
+    freedom: int
+    """Degrees of it, for Student's distribution."""
+
+    @classmethod
+    def of(cls, logs: Sequence[float]) -> _Mean:
+        mean = statistics.fmean(logs)
+        freedom = SPREAD_WEIGHT + len(logs) - 1
+        scatter = SPREAD_WEIGHT * RUN_SPREAD**2 + sum((log - mean) ** 2 for log in logs)
+        return cls(mean, math.sqrt(scatter / freedom / len(logs)), freedom)
+
+    def margin(self, error: float) -> float:
+        """How far the true one lies below it, or above it, at most, except with that chance."""
+        return significance.student_quantile(error, self.freedom) * self.error
 
 
 def _of(runs: Iterable[Verdict], workload: Workload) -> list[WorkloadTiming]:
     return [timing for run in runs for timing in run.timings if timing.workload == workload]
 
 
-def _undecided(timings: Sequence[WorkloadTiming], min_gain: float) -> bool:
-    """Whether another run may change what is known: after one, if it shows a gain; after two, unless both prove one, or
-    neither does and the second does not even show it.
-    """
-    proven = sum(timing.ratio_floor > 1 + min_gain for timing in timings)
-    if len(timings) == 1:
-        return _shown(timings[0], min_gain)
-    return proven == 1 or (proven == 0 and _shown(timings[1], min_gain))
+def _settled(timings: Sequence[WorkloadTiming], min_gain: float, workloads: int) -> bool:
+    """Whether a gain is proven, or one that is worth finding is excluded."""
+    if len(timings) >= LEAST_RUNS and _floor(timings, workloads) > 1 + PROVEN_SHARE * min_gain:
+        return True
+    mean = _Mean.of([math.log(timing.ratio) for timing in timings])
+    return mean.log + mean.margin(significance.MISS_ERROR / RUNS) < math.log1p(SOUGHT * min_gain)
 
 
-def _shown(timing: WorkloadTiming, min_gain: float) -> bool:
-    """Whether its ratio is nearer to a gain than to none."""
-    return timing.ratio > 1 + min_gain / 2
+def _floor(timings: Sequence[WorkloadTiming], workloads: int) -> float:
+    """The ratio that runs prove together, less what each candidate could have saved itself of the judge's own work."""
+    mean = _Mean.of([math.log(timing.ratio / (1 + timing.link_share)) for timing in timings])
+    return math.exp(mean.log - mean.margin(significance.FAMILY_ERROR / workloads / RUNS))
 
 
-def _together(timings: Sequence[WorkloadTiming], min_gain: float) -> WorkloadTiming:
-    """Of three runs the second by what is proven, or what their mean proves if each shows a gain; of two the lower."""
-    middle = sorted(timings, key=lambda timing: timing.ratio_floor)[(len(timings) - 1) // 2]
-    if len(timings) < RUNS or not all(_shown(timing, min_gain) for timing in timings):
-        return middle
-    return replace(middle, ratio_floor=max(middle.ratio_floor, min(middle.ratio, _floor_of_mean(timings))))
-
-
-def _floor_of_mean(timings: Sequence[WorkloadTiming]) -> float:
-    """What is proven of the geometric mean of independent runs: their margins add up as errors do."""
-    if min(timing.ratio_floor for timing in timings) <= 0:
-        return 0.0
-    mean = statistics.fmean(math.log(timing.ratio) for timing in timings)
-    margins = (math.log(timing.ratio / timing.ratio_floor) for timing in timings)
-    return math.exp(mean - math.hypot(*margins) / len(timings))
+def _together(timings: Sequence[WorkloadTiming], workloads: int) -> WorkloadTiming:
+    middle = sorted(timings, key=lambda timing: timing.ratio)[(len(timings) - 1) // 2]
+    mean = _Mean.of([math.log(timing.ratio) for timing in timings])
+    margin = mean.margin(READ_ERROR)
+    return replace(
+        middle,
+        ratio=math.exp(mean.log),
+        ratio_low=math.exp(mean.log - margin),
+        ratio_high=math.exp(mean.log + margin),
+        pairs=sum(timing.pairs for timing in timings),
+        ratio_floor=_floor(timings, workloads),
+    )

@@ -45,6 +45,7 @@ PRECISION = 1e-5
 """Of the bound, as a share."""
 PARTS = 3
 """In each of so many parts of a run, one after the other, the median must show the gain: a spell cannot prove it."""
+STUDENT_STEPS = 100_001
 EXACT_RANKS = 64
 """Up to this many samples the ranks' distribution is computed, beyond it is the normal one, whose tails are heavier."""
 
@@ -96,6 +97,18 @@ def binomial_tail(size: int, chance: float, least: int) -> float:
     counts = np.arange(least, size + 1)
     ways = logs[size] - logs[counts] - logs[size - counts]
     return float(np.exp(ways + counts * math.log(chance) + (size - counts) * math.log1p(-chance)).sum())
+
+
+@functools.cache
+def student_quantile(error: float, freedom: int) -> float:
+    """What Student's t of so many degrees of freedom exceeds with that chance.
+
+    By the substitution t = sqrt(freedom) tan(a), under which its density is that of cos(a) ** (freedom - 1).
+    """
+    angles = np.linspace(0, math.pi / 2, STUDENT_STEPS)
+    tails = np.cumsum(np.cos(angles[::-1]) ** (freedom - 1))
+    place = int(np.searchsorted(tails, 2 * error * tails[-1]))
+    return math.sqrt(freedom) * math.tan(float(angles[-1 - place]))
 
 
 def _spread_bound(ratios: Array, error: float) -> float:

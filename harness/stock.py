@@ -22,7 +22,7 @@ from harness.arena import InputArena, Numbers, OutputArena, answer_cell
 from harness.comparer import Rule
 from harness.draws import Draws, WeightBank
 from harness.errors import HostFaultError
-from harness.layout import SPARSE_OFFSET, Layout, lay_out
+from harness.layout import SPARSE_OFFSET, Layout, Sets, lay_out
 from harness.native import AnswerTensor, InputTensor, Native
 from harness.shared_file import SharedFile
 from kernels.definition import Definition
@@ -180,7 +180,7 @@ class Stocks:
     def __init__(self, native: Native, file: SharedFile) -> None:
         self._native = native
         self._file = file
-        self._kept: OrderedDict[tuple[str, int], Stock] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Sets], Stock] = OrderedDict()
         self._end = 0
 
     def clear(self) -> None:
@@ -194,18 +194,18 @@ class Stocks:
         seed: int,
         bank: WeightBank,
         *,
-        max_sets: int,
+        sets: Sets,
     ) -> Stock:
-        """The stock of a workload with at most so many sets.
+        """The stock of a workload with so many sets.
 
         One judge asks for the same amount each time.
 
         Raises:
             HostFaultError: it does not fit into the file.
         """
-        key = (workload.digest, max_sets)
+        key = (workload.digest, sets)
         if key not in self._kept:
-            layout = lay_out(definition, workload, max_sets)
+            layout = lay_out(definition, workload, sets)
             drawn = sum(stock.size_bytes for stock in self._kept.values())
             if not layout.sparse and (self._end + layout.input_bytes > KEPT_INPUT_BYTES or drawn > KEPT_DRAWS_BYTES):
                 self.clear()

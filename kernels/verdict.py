@@ -163,6 +163,8 @@ class WorkloadTiming:
     ratio_floor: float = 0.0
     """The ratio that is proven: however often and on however many workloads one looks, the true one lies above it."""
     noise: PairNoise | None = None
+    link_share: float = 0.0
+    """Of its time, what the candidate could have saved itself of the judge's own work; `ratio_floor` allows for it."""
 
 
 @dataclass(frozen=True)

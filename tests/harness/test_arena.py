@@ -21,7 +21,7 @@ from harness import native as native_module
 from harness.arena import InputArena, OutputArena, answer_cell
 from harness.comparer import ErrorFacts, Expected
 from harness.draws import Draws
-from harness.layout import lay_out
+from harness.layout import Sets, lay_out
 from harness.native import AnswerTensor
 from harness.shared_file import CAPACITY_BYTES, PAGE, SharedFile
 from kernels import catalogue
@@ -53,7 +53,7 @@ def follow(outputs, seed, pool, calls, *, linked):
 @given(st.integers(1, 70), st.integers(1, 700), st.sampled_from(["float32", "bfloat16"]))
 def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype):
     definition, made = rms_norm(tokens, hidden, dtype)
-    layout = lay_out(definition, made, max_sets=5)
+    layout = lay_out(definition, made, bounds=Sets(most=5))
     for places in (layout.inputs, layout.outputs):
         taken: list[tuple[int, int]] = []
         for place in places:
@@ -78,13 +78,17 @@ def test_sets_rotate_over_enough_memory_but_not_too_many():
     sets = lay_out(definition, middle).sets
     assert 2 < sets < layout_module.MAX_SETS
     assert sets * 2 * 64 * 4096 * 4 <= 1.1 * layout_module.SMALL_ROTATED_BYTES
+    assert sets < lay_out(definition, middle, Sets(least=sets + 3)).sets == sets + 3
+    most = lay_out(definition, large, Sets(least=1000)).sets
+    assert most * 2 * 4096 * 4096 * 4 <= max(layout_module.ROTATED_BYTES, 2 * 2 * 4096 * 4096 * 4)
+    assert lay_out(definition, small, Sets(most=7, least=32)).sets == 7
 
 
 def test_far_strides_take_address_space_only():
     definition, dense = rms_norm(3, 8)
     far = TensorLayout((3, 8), (1 << 30, 1), "float32")
     made = Workload("rms_norm", "float32", dense.axes, (far, dense.inputs[1]))
-    layout = lay_out(definition, made, max_sets=2)
+    layout = lay_out(definition, made, bounds=Sets(most=2))
     assert layout.sparse and layout.input_bytes > 8 << 30
     assert not lay_out(definition, dense).sparse
 
@@ -93,7 +97,7 @@ class TestOutputs:
     @pytest.fixture(params=["float32", "bfloat16"])
     def outputs(self, request, native, file):
         definition, made = rms_norm(dtype=request.param)
-        self.layout = lay_out(definition, made, max_sets=6)
+        self.layout = lay_out(definition, made, bounds=Sets(most=6))
         return OutputArena(native, file, self.layout)
 
     def test_poison_is_nan_and_seen_until_it_is_overwritten(self, outputs):
@@ -174,7 +178,7 @@ class TestInputs:
         weight = TensorLayout((32,), (0,), "float32")
         made = Workload("rms_norm", "float32", dense.axes, (request.param, weight))
         self.draws = Draws(definition, made, "traffic", seed=3)
-        return InputArena(native, file, lay_out(definition, made, max_sets=5), offset=3 * PAGE)
+        return InputArena(native, file, lay_out(definition, made, bounds=Sets(most=5)), offset=3 * PAGE)
 
     def test_cases_keep_the_layout(self, inputs):
         cell = inputs.cell(0, self.draws.bases[0])
@@ -228,7 +232,7 @@ def test_what_linked_calls_were_given_can_be_made_again(native, file, dtype):
     strided = TensorLayout((4, 32), (50, 1), dtype)
     made = Workload("rms_norm", dtype, dense.axes, (strided, dense.inputs[1]))
     draws = Draws(definition, made, "traffic", seed=3)
-    inputs = InputArena(native, file, lay_out(definition, made, max_sets=5), offset=0)
+    inputs = InputArena(native, file, lay_out(definition, made, bounds=Sets(most=5)), offset=0)
     inputs.fill(inputs.cell(0, draws.bases[0]), np.arange(5, dtype=np.uint32), np.arange(5, dtype=np.int64))
     states = np.array([11, 12, 11], np.uint64)
     remade = inputs.made(numbers(1, 1, 3), states)
@@ -299,7 +303,7 @@ def test_the_quick_comparison_says_yes_where_the_comparer_does(native, file, row
 
 def test_sets_are_accepted_by_the_answers_of_their_own_draws(native, file):
     definition, made = rms_norm()
-    outputs = OutputArena(native, file, lay_out(definition, made, max_sets=4))
+    outputs = OutputArena(native, file, lay_out(definition, made, bounds=Sets(most=4)))
     draws = [Draws(definition, made, regime, seed=3) for regime in definition.regimes[:2]]
     answers = [draw.answers[0] for draw in draws]
     rules = [comparer.Rule.of(draw.facts[0], torch.float32, comparer.FACTOR) for draw in draws]

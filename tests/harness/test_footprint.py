@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness import footprint
 from harness.arena import OutputArena
-from harness.layout import lay_out
+from harness.layout import Sets, lay_out
 from harness.shared_file import SharedFile
 from kernels import catalogue
 from kernels.inputs import workload
@@ -20,7 +20,7 @@ from kernels.inputs import workload
 def poisoned(request, native):
     """The file, place and tensor of an output of six sets of 3 x 40, all poisoned."""
     made = workload(catalogue.operator("rms_norm"), request.param, tokens=3, hidden=40)
-    layout = lay_out(catalogue.operator("rms_norm"), made, max_sets=6)
+    layout = lay_out(catalogue.operator("rms_norm"), made, bounds=Sets(most=6))
     file = SharedFile("test", writable_by_runner=True)
     outputs = OutputArena(native, file, layout)
     outputs.poison(np.arange(layout.sets, dtype=np.uint32))

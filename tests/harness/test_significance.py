@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import significance
-from harness.significance import FAMILY_ERROR, SPREAD, dependence, in_both_orders, looks, lower_bound
+from harness.significance import (
+    FAMILY_ERROR,
+    SPREAD,
+    dependence,
+    in_both_orders,
+    looks,
+    lower_bound,
+    student_quantile,
+)
 
 
 def smooth(rng, size, persistence, deviation):
@@ -127,3 +135,11 @@ def test_who_goes_first_cancels():
     rng = random.Random(0)
     ratios = [factor * 1.1 for _ in range(10) for factor in rng.sample([2.0, 0.5], 2)]
     assert in_both_orders(np.array(ratios)) == pytest.approx(np.full(10, 1.1))
+
+
+@pytest.mark.parametrize(
+    ("error", "freedom", "expected"),
+    [(0.05, 1, 6.3138), (0.025, 4, 2.7764), (0.01, 7, 2.9980), (0.001, 10, 4.1437), (0.025, 1000, 1.9623)],
+)
+def test_students_quantiles_are_those_of_the_tables(error: float, freedom: int, expected: float) -> None:
+    assert student_quantile(error, freedom) == pytest.approx(expected, rel=1e-3)
