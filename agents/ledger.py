@@ -24,7 +24,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -171,19 +171,22 @@ class Ledger:
         """The UTC day."""
         return datetime.fromtimestamp(self._clock(), UTC).date().isoformat()
 
-    def reserve(self, search: str, caps: BudgetCaps, most: Amount, purpose: str) -> LedgerReservation:
+    def reserve(
+        self, search: str, caps: BudgetCaps, most: Amount, purpose: str, least: Amount | None = None
+    ) -> LedgerReservation:
         """See `Budget.reserve`."""
-        counts, day = _counts(most, purpose), self.today()
+        counts, needed, day = _counts(most, purpose), _counts(least or most, purpose), self.today()
         with self._transaction() as connection:
             for column, name, limits in (("search", search, caps.search), ("day", day, caps.day)):
-                _check(connection, column, name, limits, counts, purpose)
+                room = _room(connection, column, name, limits, needed, purpose)
+                counts = tuple(map(min, counts, room))
             number = connection.execute(
                 f"INSERT INTO reservations (search, day, purpose, process, reserved_ms, {COLUMNS})"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (search, day, purpose, self._process, round(self._clock() * 1000), *counts),
             ).lastrowid
         assert number is not None
-        return LedgerReservation(self, number, search, day)
+        return LedgerReservation(self, number, search, day, _amount(counts))
 
     def end(self, number: int, search: str, day: str, actual: Amount | None) -> None:
         """Replaces a reservation by what was spent; by nothing if that is None."""
@@ -241,16 +244,17 @@ class SearchBudget:
     search: str
     caps: BudgetCaps
 
-    def reserve(self, most: Amount, purpose: str) -> LedgerReservation:
-        return self.ledger.reserve(self.search, self.caps, most, purpose)
+    def reserve(self, most: Amount, purpose: str, least: Amount | None = None) -> LedgerReservation:
+        return self.ledger.reserve(self.search, self.caps, most, purpose, least)
 
 
 class LedgerReservation:
     """See `agents.spending.Reservation`."""
 
-    def __init__(self, ledger: Ledger, number: int, search: str, day: str) -> None:
+    def __init__(self, ledger: Ledger, number: int, search: str, day: str, amount: Amount) -> None:
         self.day = day
         """Which is charged."""
+        self.amount = amount
         self._ledger = ledger
         self._place = number, search, day
         self._ended = False
@@ -268,29 +272,40 @@ class LedgerReservation:
         self._ended = True
 
 
-def _check(
-    connection: sqlite3.Connection, column: str, name: str, caps: Caps, counts: tuple[int, ...], purpose: str
-) -> None:
-    """Raises BudgetSpentError if these counts pass one of the caps of a search or a day."""
+def _room(
+    connection: sqlite3.Connection, column: str, name: str, caps: Caps, needed: tuple[int, ...], purpose: str
+) -> tuple[int, ...]:
+    """What the caps of a search or a day leave of each resource, at least what is needed.
+
+    Raises:
+        BudgetSpentError: that does not fit.
+    """
     if caps == Caps():
-        return
+        return (MOST,) * len(needed)
     sums = ", ".join(f"coalesce(sum({resource}), 0)" for resource in RESOURCES)
     spent, open_ = (
         connection.execute(f"SELECT {sums} FROM {table} WHERE {column} = ?", (name,)).fetchone()
         for table in ("spent", "reservations")
     )
-    for resource, limit, used, flying, more in zip(RESOURCES, _values(caps), spent, open_, counts, strict=True):
+    room = []
+    for resource, limit, used, flying, more in zip(RESOURCES, _values(caps), spent, open_, needed, strict=True):
+        left = MOST if limit is None else math.floor(limit * SCALES[resource] + 0.5) - used - flying
         # What costs nothing of a resource may go on when that resource is spent.
-        if limit is not None and more > 0 and used + flying + more > math.floor(limit * SCALES[resource] + 0.5):
+        room.append(max(left, 0))
+        if 0 < more > left:
+            assert limit is not None
             gone = _abandoned(connection, column, name, resource)
             charged, waiting = used + gone, flying - gone
             texts = [f"{count / SCALES[resource]:.6g}" for count in (charged, waiting, more, gone)]
             raise BudgetSpentError(
                 f"budget of {column} {name}: {texts[0]} of {limit:.6g} {UNITS[resource]} spent"
                 f"{f' ({texts[3]} of it by abandoned calls)' if gone else ''}, {texts[1]} in flight; "
-                f"{texts[2]} more for {purpose} would pass the cap (./mill budget shows all caps)",
+                f"{texts[2]} more for {purpose} would pass the cap"
+                f"{', which is smaller than that' if more > limit * SCALES[resource] else ''}"
+                " (./mill budget shows all caps)",
                 may_fit_later=waiting > 0 and charged + more <= limit * SCALES[resource],
             )
+    return tuple(room)
 
 
 def _abandoned(connection: sqlite3.Connection, column: str, name: str, resource: str) -> int:
@@ -350,7 +365,7 @@ def _counts(amount: Amount, purpose: str) -> tuple[int, ...]:
     return tuple(round(value) for value in values)
 
 
-def _amount(counts: list[int]) -> Amount:
+def _amount(counts: Iterable[int]) -> Amount:
     usd, tokens, device, wall = counts
     return Amount(usd / SCALES["usd"], tokens, device / SCALES["device_s"], wall / SCALES["wall_s"])
 

@@ -12,14 +12,16 @@ from agents.spending import Amount, Budget, Reservation
 
 SLICE_S = 10.0
 """Of wall time: what is set aside at once, and so what a crash charges too much at most."""
-LEAST_S = 1.0
+FIRST_S = 1.0
 """Of device time: what is set aside for the first call."""
+LEAST_S = 0.01
+"""Of either: with less than that left a cap counts as spent."""
 
 Clock = Callable[[], float]
 
 
 class WallTime:
-    """Use it as a context manager around a search, and `tick` often. For one thread."""
+    """Use it as a context manager around a search, and `tick` often. For one thread. The last slice is what is left."""
 
     def __init__(self, budget: Budget, slice_s: float = SLICE_S, clock: Clock = time.monotonic) -> None:
         self._budget = budget
@@ -29,7 +31,7 @@ class WallTime:
         self._slice: Reservation | None = None
 
     def __enter__(self) -> Self:
-        """Raises BudgetSpentError where not even the first slice fits."""
+        """Raises BudgetSpentError where nothing is left."""
         self._reserve()
         return self
 
@@ -42,14 +44,15 @@ class WallTime:
         """Charges the slice in hand once it is over, and sets the next one aside.
 
         Raises:
-            BudgetSpentError: that does not fit any more. What was used is charged.
+            BudgetSpentError: nothing is left. What was used is charged.
         """
-        if self._clock() - self._started_s >= self._slice_s:
+        if self._slice is None or self._clock() - self._started_s >= self._slice.amount.wall_s:
             self._settle()
             self._reserve()
 
     def _reserve(self) -> None:
-        self._slice = self._budget.reserve(Amount(wall_s=self._slice_s), "the search's time")
+        most, least = Amount(wall_s=self._slice_s), Amount(wall_s=LEAST_S)
+        self._slice = self._budget.reserve(most, "the search's time", least)
         self._started_s = self._clock()
 
     def _settle(self) -> None:
@@ -61,14 +64,14 @@ class WallTime:
 class DeviceTime:
     """The time of one device, which does one thing at a time. For one thread.
 
-    How long a call will take is not known, so what is set aside is what the longest one took so far. A cap is passed by
-    the last call at most.
+    How long a call will take is not known, so what is set aside is what the longest one took so far, and for the first
+    one what is left of a cap, however little. A cap is passed by the last call at most.
     """
 
     def __init__(self, budget: Budget, clock: Clock = time.monotonic) -> None:
         self._budget = budget
         self._clock = clock
-        self._longest_s = LEAST_S
+        self._longest_s = 0.0
 
     @contextmanager
     def charge(self, purpose: str) -> Iterator[list[float]]:
@@ -78,7 +81,9 @@ class DeviceTime:
         Raises:
             BudgetSpentError: another call does not fit; the block does not begin.
         """
-        reservation = self._budget.reserve(Amount(device_s=self._longest_s), purpose)
+        least_s = max(self._longest_s, LEAST_S)
+        most_s = least_s if self._longest_s else FIRST_S
+        reservation = self._budget.reserve(Amount(device_s=most_s), purpose, Amount(device_s=least_s))
         started_s = self._clock()
         waits_s: list[float] = []
         try:

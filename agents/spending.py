@@ -28,6 +28,11 @@ class Amount:
 class Reservation(Protocol):
     """What one call may spend. Exactly one of the two ends it; one that nobody ended counts in full."""
 
+    @property
+    def amount(self) -> Amount:
+        """What was set aside."""
+        ...
+
     def settle(self, actual: Amount) -> None:
         """It was made, and cost this (more than reserved, at worst)."""
         ...
@@ -40,10 +45,10 @@ class Reservation(Protocol):
 class Budget(Protocol):
     """Caps per search and per day over all workers and restarts. Thread-safe, and safe among processes."""
 
-    def reserve(self, most: Amount, purpose: str) -> Reservation:
-        """Sets `most` aside; on disk before it returns.
+    def reserve(self, most: Amount, purpose: str, least: Amount | None = None) -> Reservation:
+        """Sets `most` aside; on disk before it returns. Given `least`, what a cap leaves is enough, if it is so much.
 
         Raises:
-            BudgetSpentError: spent, in flight and `most` together pass a cap; the message names it.
+            BudgetSpentError: spent, in flight and `most` (or `least`) together pass a cap; the message names it.
         """
         ...

@@ -52,6 +52,24 @@ class BudgetContract:
         with pytest.raises(BudgetSpentError, match="5 of 1 USD"):
             budget.reserve(Amount(usd=1e-6), "another call")
 
+    def test_what_is_left_is_enough_where_little_will_do(self, make_budget: MakeBudget) -> None:
+        budget = make_budget(BudgetCaps(search=Caps(wall_s=10.0), day=Caps(wall_s=8.0)))
+        assert budget.reserve(Amount(wall_s=5.0), "a slice", Amount(wall_s=1.0)).amount == Amount(wall_s=5.0)
+        assert budget.reserve(Amount(wall_s=5.0), "a slice", Amount(wall_s=1.0)).amount == Amount(wall_s=3.0)
+        with pytest.raises(BudgetSpentError, match="1 more for a slice"):
+            budget.reserve(Amount(wall_s=5.0), "a slice", Amount(wall_s=1.0))
+
+    def test_a_cap_that_no_such_call_fits_is_told_apart(self, make_budget: MakeBudget) -> None:
+        budget = make_budget(BudgetCaps(search=Caps(tokens=100)))
+        with pytest.raises(
+            BudgetSpentError, match="101 more for a call would pass the cap, which is smaller"
+        ) as raised:
+            budget.reserve(Amount(tokens=101), "a call")
+        assert not raised.value.may_fit_later
+        budget.reserve(Amount(tokens=60), "a call").settle(Amount(tokens=60))
+        with pytest.raises(BudgetSpentError, match=r"60 more for a call would pass the cap \("):
+            budget.reserve(Amount(tokens=60), "a call")
+
     def test_a_refusal_says_whether_waiting_may_help(self, make_budget: MakeBudget) -> None:
         budget = make_budget(BudgetCaps(search=Caps(usd=1.0)))
         reservation = budget.reserve(Amount(usd=0.9), "a call")

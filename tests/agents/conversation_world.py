@@ -98,7 +98,7 @@ class ListLog:
 @dataclass
 class _Kept:
     budget: CountedBudget
-    most: Amount
+    amount: Amount
 
     def settle(self, actual: Amount) -> None:
         self.budget.end(self, actual)
@@ -117,9 +117,9 @@ class CountedBudget:
         self._open: list[_Kept] = []
         self._lock = threading.Lock()
 
-    def reserve(self, most: Amount, purpose: str) -> _Kept:
+    def reserve(self, most: Amount, purpose: str, least: Amount | None = None) -> _Kept:
         with self._lock:
-            if self.spent.tokens + sum(kept.most.tokens for kept in self._open) + most.tokens > self.cap:
+            if self.spent.tokens + sum(kept.amount.tokens for kept in self._open) + most.tokens > self.cap:
                 raise BudgetSpentError(f"{most.tokens} tokens pass the cap of {self.cap}")
             self.purposes.append(purpose)
             self._open.append(_Kept(self, most))
@@ -137,4 +137,4 @@ class CountedBudget:
     @property
     def held_tokens(self) -> int:
         with self._lock:
-            return sum(kept.most.tokens for kept in self._open)
+            return sum(kept.amount.tokens for kept in self._open)

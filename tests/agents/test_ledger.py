@@ -251,23 +251,24 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
             amounts[resource] for name, when, amounts in entries if name == search or (search is None and when == day)
         )
 
-    @stateful.rule(search=st.sampled_from("ab"), most=AMOUNTS)
-    def reserve(self, search: str, most: dict[str, int]) -> None:
-        fits = all(
-            most[name] == 0
-            or (
-                self.taken(search, None, name) + most[name] <= 100
-                and self.taken(None, self.day, name) + most[name] <= 150
-            )
+    @stateful.rule(search=st.sampled_from("ab"), most=AMOUNTS, less=st.one_of(st.none(), AMOUNTS))
+    def reserve(self, search: str, most: dict[str, int], less: dict[str, int] | None) -> None:
+        needed = most if less is None else {name: min(most[name], less[name]) for name in RESOURCES}
+        room = {
+            name: max(0, min(100 - self.taken(search, None, name), 150 - self.taken(None, self.day, name)))
             for name in RESOURCES
-        )
+        }
+        fits = all(needed[name] <= room[name] for name in RESOURCES)
+        least = None if less is None else Amount(**needed)
         try:
-            reservation = self.ledger.budget(search, self.caps).reserve(Amount(**most), "a call")
+            reservation = self.ledger.budget(search, self.caps).reserve(Amount(**most), "a call", least)
         except BudgetSpentError:
             assert not fits
         else:
             assert fits
-            self.open.append(Open(reservation, search, self.day, most))
+            granted = {name: min(most[name], room[name]) for name in RESOURCES}
+            assert reservation.amount == Amount(**granted)
+            self.open.append(Open(reservation, search, self.day, granted))
 
     @stateful.precondition(lambda self: self.open)
     @stateful.rule(data=st.data(), actual=AMOUNTS)

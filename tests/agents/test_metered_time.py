@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agents.caps import BudgetCaps, Caps
 from agents.errors import BudgetSpentError
 from agents.ledger import Ledger
-from agents.metered_time import DeviceTime, WallTime
+from agents.metered_time import LEAST_S, DeviceTime, WallTime
 from agents.spending import Amount
 
 
@@ -25,13 +28,48 @@ def test_wall_time_is_charged_slice_by_slice_until_the_cap(ledger: Ledger) -> No
     budget = ledger.budget("s1", BudgetCaps(search=Caps(wall_s=25.0)))
     with pytest.raises(BudgetSpentError, match="seconds"), WallTime(budget, 10.0, lambda: now_s) as time:
         while True:
-            assert ledger.searches()[0].in_flight == Amount(wall_s=10.0)
+            assert ledger.searches()[0].in_flight == Amount(wall_s=10.0 if now_s < 24 else 1.0)
             now_s += 4.0
             time.tick()
-    # Slices ended after 12 s and 24 s; a third one did not fit.
-    assert now_s == 24.0
-    assert ledger.searches()[0].spent == Amount(wall_s=24.0)
+    # Slices of 10 s ended after 12 s and 24 s, and one of the second that was left after 28 s.
+    assert now_s == 28.0
+    assert ledger.searches()[0].spent == Amount(wall_s=28.0)
     assert ledger.searches()[0].in_flight == Amount()
+
+
+@given(st.floats(0.05, 100), st.floats(0.01, 30), st.floats(0.001, 5))
+@settings(max_examples=15, deadline=None)
+def test_any_cap_on_wall_time_is_used_up_and_passed_by_one_tick_at_most(
+    cap_s: float, slice_s: float, step_s: float
+) -> None:
+    now_s = 0.0
+    step_s = max(step_s, cap_s / 12)
+    with TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.db") as ledger:
+        budget = ledger.budget("s1", BudgetCaps(search=Caps(wall_s=cap_s)))
+        with pytest.raises(BudgetSpentError), WallTime(budget, slice_s, lambda: now_s) as time:
+            while now_s < 1000:
+                now_s += step_s
+                time.tick()
+        assert cap_s - LEAST_S - 1e-5 <= now_s <= cap_s + step_s
+        assert ledger.searches()[0].spent.wall_s == pytest.approx(now_s, abs=1e-3)
+
+
+@pytest.mark.parametrize("cap", ["wall_s", "device_s"])
+def test_a_cap_of_nothing_is_refused_in_one_line(ledger: Ledger, cap: str) -> None:
+    budget = ledger.budget("s1", BudgetCaps(search=Caps(**{cap: 0})))
+    with pytest.raises(BudgetSpentError, match="would pass the cap, which is smaller") as raised:
+        (WallTime(budget) if cap == "wall_s" else DeviceTime(budget).charge("a judgement")).__enter__()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_cap_on_device_time_that_is_shorter_than_a_call_allows_one(ledger: Ledger) -> None:
+    now_s = 0.0
+    device = DeviceTime(ledger.budget("s1", BudgetCaps(search=Caps(device_s=0.3))), lambda: now_s)
+    with device.charge("a judgement"):
+        assert ledger.searches()[0].in_flight == Amount(device_s=0.3)
+        now_s += 0.8
+    with pytest.raises(BudgetSpentError, match=r"0\.8 of 0\.3 device seconds"), device.charge("a judgement"):
+        pytest.fail("the cap is spent")
 
 
 def test_the_end_charges_the_wall_time_that_was_used(ledger: Ledger) -> None:

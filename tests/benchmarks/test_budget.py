@@ -28,7 +28,7 @@ def test_a_ledger_that_forgets_what_is_in_flight_is_found_out(monkeypatch: pytes
     """The same runs over a ledger that checks nothing but what was settled."""
     import agents.ledger
 
-    monkeypatch.setattr(agents.ledger, "_check", lambda *arguments: None)
+    monkeypatch.setattr(agents.ledger, "_room", lambda *arguments: (agents.ledger.MOST,) * 4)
     monkeypatch.setattr(budget, "_work", _three_calls)
     runs = [budget.perform(seed) for seed in range(3)]
     assert budget.figure(runs).verdict is Outcome.MISSED

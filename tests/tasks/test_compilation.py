@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.caps import BudgetCaps, Caps
+from agents.errors import BudgetSpentError
 from agents.ledger import Ledger
+from agents.metered_time import LEAST_S
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.errors import EmptyProfileError
@@ -190,15 +192,29 @@ def test_the_weight_is_time() -> None:
 
 
 def test_a_spent_budget_ends_the_search_with_what_was_found(search, tmp_path: Path) -> None:
-    """A formula takes no time, so that each judgement is charged some microseconds; a second one is set aside."""
+    """A formula takes no time, so that each judgement is charged some microseconds."""
     with Ledger(tmp_path / "ledger.db") as ledger:
-        caps = BudgetCaps(search=Caps(device_s=1.0))
+        caps = BudgetCaps(search=Caps(device_s=LEAST_S))
         result, bench, _ = search(budget=ledger.budget("s1", caps))
         (account,) = ledger.searches()
-    assert len(bench.judged) == 1, "after it, no second of device time is left to set aside"
+    assert len(bench.judged) == 1, "after it, less is left than is set aside at least"
     assert [one.trials for one in result.operators] == [1]
     assert "device seconds" in result.operators[0].ended and not result.operators[0].nothing
-    assert account.calls_in_flight == 0 and 0 < account.spent.device_s < 1 and account.spent.wall_s > 0
+    assert account.calls_in_flight == 0 and account.spent.device_s > 0 and account.spent.wall_s > 0
+
+
+def test_a_cap_that_is_shorter_than_a_slice_is_used_up(search, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        budget = ledger.budget("s1", BudgetCaps(search=Caps(wall_s=2 * LEAST_S)))
+        result, _, _ = search(budget=budget)
+        (account,) = ledger.searches()
+    assert "the search's time" in result.operators[0].ended
+    assert account.spent.wall_s >= LEAST_S and account.calls_in_flight == 0
+
+
+def test_no_time_at_all_is_refused_before_anything_is_done(search, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db") as ledger, pytest.raises(BudgetSpentError, match="0 of 0 seconds spent"):
+        search(budget=ledger.budget("s1", BudgetCaps(search=Caps(wall_s=0))))
 
 
 def test_a_budget_that_was_spent_before_ends_a_search_at_once(search, tmp_path: Path) -> None:
