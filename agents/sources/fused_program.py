@@ -2,8 +2,9 @@
 
 A program is a sequence of phases. In one of rows each row goes through all of its parts while it is in registers and in
 the first cache; in one of products threads share out the rows of the weights. What passes from phase to phase lies in
-memory of the call, in the operator's dtype, as the engine rounds it. What a sum goes over and what is made in the same
-phase is kept where an output of the phase will be, in the same row: that takes no memory of its own.
+memory of the call: in the operator's dtype, as the engine rounds it, where it is multiplied; but what rows ask of a
+product is not rounded, since silu or softmax make much of little. What a norm goes over and what is made in the same
+phase is kept where an output of the phase will be, in the same row: that takes no memory of its own, and rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cached_property
 from kernels import catalogue, fusion_plan
 from kernels.fusion_wiring import Place, Wiring
 
-PRODUCT = "product"
+PRODUCT, NORM = "product", "rms_norm"
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,14 @@ class Formula:
 
 FORMULAS = {
     "residual_add": (Formula("o0", "residual_add", ("i0", "i1")),),
-    "rms_norm": (Formula("o0", "rms_norm", ("i0", "i1", "s0")),),
-    "fused_add_rms_norm": (
-        Formula("o1", "residual_add", ("i0", "i1")),
-        Formula("o0", "rms_norm", ("o1", "i2", "s0")),
-    ),
+    "rms_norm": (Formula("o0", NORM, ("i0", "i1", "s0")),),
+    "fused_add_rms_norm": (Formula("o1", "residual_add", ("i0", "i1")), Formula("o0", NORM, ("o1", "i2", "s0"))),
     "silu_and_mul": (Formula("o0", "silu_and_mul", ("i0", "i1")),),
     "softmax": (Formula("o0", "softmax", ("i0",)),),
     "skinny_linear": (Formula("o0", PRODUCT, ("i0", "i1")),),
 }
 """Operators that a program can have as parts."""
-SUMMING = ("rms_norm", "softmax")
+SUMMING = (NORM, "softmax")
 """Functions that go over a row of their first argument before they give anything of it."""
 
 
@@ -148,11 +146,14 @@ class Program:
         return [step.result for step in phase if step.result in self._outputs or step.result in asked]
 
     def _kept(self, phase: Sequence[_Step]) -> dict[str, str]:
-        """What is made in a phase of rows and asked for by a sum in it, and in whose memory it is kept: its own if it
-        has some, else that of another result that no value is kept in. What finds no place is computed again.
+        """What is made in a phase of rows and normalised in it, and in whose memory it is kept: its own if it has some,
+        else that of another result that no value is kept in. What finds no place is computed again, and so is what
+        leads on to another part in the phase, which may make much of its being rounded.
         """
         made = [step.result for step in phase]
-        summed = {step.arguments[0]: None for step in phase if step.function in SUMMING and step.arguments[0] in made}
+        asked = {name for step in phase for name in step.arguments}
+        normed = [step for step in phase if step.function == NORM and step.result not in asked]
+        summed = {step.arguments[0]: None for step in normed if step.arguments[0] in made}
         stored = self._stored(phase)
         free = [name for name in stored if name not in summed]
         own = {name: name for name in summed if name in stored}
@@ -166,11 +167,8 @@ class Program:
 
     def _declarations(self) -> Iterator[str]:
         """Axes, tensors, and memory for what passes between phases."""
-        passed = {step.result: step for phase in self._phases for step in phase if step.result in self._stored(phase)}
-        for name in self._outputs:
-            passed.pop(name, None)
         widths = [phase[0].width for phase in self._phases if not phase[0].is_product]
-        widths += [step.width for step in passed.values()]
+        widths += [width for *_, width in self._memory()]
         for axis in dict.fromkeys((self._rows, *widths)):
             yield f"const int64_t {axis} = {self._extent(axis)};"
         yield f"if ({self._rows} < MIN_TOKENS || MAX_TOKENS < {self._rows}) return 1;"
@@ -179,10 +177,24 @@ class Program:
             for name, position in names.items():
                 if name not in weights:
                     yield f"const Rows {name} = rows_of(call->{kind}[{position}]);"
-        for name, step in passed.items():
-            yield f"const Buffer {name}_memory({self._rows} * {step.width} * int64_t(sizeof(real)));"
+        for kind, element, name, width in self._memory():
+            yield f"const Buffer {name}_memory(({self._rows} * {width} + LANES) * int64_t(sizeof({element})));"
             yield f"if (!{name}_memory.data) return 1;"
-            yield f"const Rows {name} = {{(real *){name}_memory.data, {step.width}}};"
+            yield f"const {kind} {name} = {{({element} *){name}_memory.data, {width}}};"
+
+    def _memory(self) -> Iterator[tuple[str, str, str, str]]:
+        """What passes from phase to phase: type of its rows and of their elements, name, and axis."""
+        for step in (step for phase in self._phases for step in phase if step.result in self._stored(phase)):
+            if step.result not in self._outputs and (step.result in self._multiplied or not step.is_product):
+                yield "Rows", "real", step.result, step.width
+            if step.result in self._summed:
+                yield "Sums", "float", f"{step.result}_sums", step.width
+
+    @cached_property
+    def _summed(self) -> frozenset[str]:
+        """Products that rows ask for, of which the sums are kept."""
+        asked = {name for step in self._steps if not step.is_product for name in step.arguments}
+        return frozenset(step.result for step in self._steps if step.is_product and step.result in asked)
 
     def _extent(self, axis: str) -> str:
         position, spec = next(one for one in enumerate(self.wiring.specs[0]) if axis in one[1].dims)
@@ -208,7 +220,10 @@ class Program:
         for step in products:
             x, weight = step.arguments
             weight = f"call->inputs[{self._inputs[weight]}]"
-            yield f"const Problem {step.result}_product = product_of({self._rows}, {x}, {weight}, {step.result});"
+            to = [step.result if step.result in {*self._outputs, *self._multiplied} else "Rows{}"]
+            to += [f"{step.result}_sums"] if step.result in self._summed else []
+            product = f"product_of({self._rows}, {x}, {weight}, {', '.join(to)})"
+            yield f"const auto {step.result}_product = {product};"
         for x, step in self._multiplied.items():
             yield f"const Buffer {x}_chunks(interleaved_bytes({step.result}_product));"
             yield f"if (!{x}_chunks.data) return 1;"
@@ -263,8 +278,10 @@ class Program:
         if name in made:
             return _value(name)
         if name in self._inputs and len(self.wiring.specs[0][self._inputs[name]].dims) == 1:
-            return f"Given{{{name}[0]}}"
-        return name if name.startswith("call->") else f"Given{{{name}[row]}}"
+            return f"at({name}, 0)"
+        if name.startswith("call->"):
+            return name
+        return f"at({name}_sums, row)" if name in self._summed else f"at({name}, row)"
 
 
 def program_of(operator: str) -> Program | None:

@@ -32,7 +32,7 @@ struct Buffer {
     ~Buffer() { free(data); }
 };
 
-/* A row as it lies in memory. Past its end are zeros. */
+/* A row as it lies in memory. */
 struct Given {
     const real *row;
     template <class Some>
@@ -40,6 +40,8 @@ struct Given {
         return some.load(row + i);
     }
 };
+
+INLINE Given at(Rows rows, int64_t row) { return {rows[row]}; }
 
 /* A value that whoever sums over it leaves in memory, for those that ask again. It is rounded as the engine rounds it. */
 template <class Value>
@@ -69,7 +71,7 @@ INLINE floats at_first(const Kept<Value> &kept, int64_t i, Some some) {
     return kept(i, some);
 }
 
-/* The lanes that the row has, and `other` in those past its end. */
+/* The lanes that the row has, and `other` in those past its end, where a value may be anything. */
 INLINE floats within(floats value, Whole, float = 0.0f) { return value; }
 
 INLINE floats within(floats value, First some, float other = 0.0f) {

@@ -25,9 +25,12 @@ INLINE void interleave(const Problem &p, floats *to) {
     });
 }
 
+/* Takes the sum of one token and one row of the weight. What else is done with it the type of the problem says. */
+INLINE void put(const Problem &p, int64_t place, float sum) { store_one(p.out + place, sum); }
+
 /* Rows past the last one are stood in for by the first of the block, and not stored. */
-template <int T>
-INLINE void dot_products(const Problem &p, const floats *x, int64_t row, int64_t token, int count) {
+template <int T, class Kind>
+INLINE void dot_products(const Kind &p, const floats *x, int64_t row, int64_t token, int count) {
     constexpr int R = ROWS, U = CHAINS<T>;
     floats sums[U][R][T] = {};
     const real *w[R];
@@ -62,11 +65,12 @@ INLINE void dot_products(const Problem &p, const floats *x, int64_t row, int64_t
         constexpr int r = i / T, t = i % T;
         unroll<U - 1>([&](auto u) INLINED { sums[0][r][t] += sums[u + 1][r][t]; });
         if (row + r < p.out_features && t < count)
-            store_one(p.out + (token + t) * p.out_features + row + r, sum(sums[0][r][t]));
+            put(p, (token + t) * p.out_features + row + r, sum(sums[0][r][t]));
     });
 }
 
-void row_block(const Problem &p, const floats *x, int64_t row) {
+template <class Kind>
+void row_block(const Kind &p, const floats *x, int64_t row) {
     for_tokens(p.tokens, [&](auto size, int64_t token, int count) INLINED {
         dot_products<size>(p, x, row, token, count);
     });

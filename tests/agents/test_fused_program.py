@@ -43,7 +43,8 @@ def test_whatever_composes_of_these_parts_has_a_program(stages: tuple[Stage, ...
     assert program is not None
     text = program.main()
     for output in definition.outputs:
-        written = re.findall(rf"some.store\({output.name}\[row\] \+ i|, {output.name}\);", text)
+        product = rf"product_of\(\w+, \w+, [^,]+, {output.name}[,)]"
+        written = re.findall(rf"some.store\({output.name}\[row\] \+ i|{product}", text)
         assert len(written) == 1, f"{output.name} is written once, by a row or by a product"
     for spec in definition.inputs:
         assert f"[{definition.inputs.index(spec)}]" in text

@@ -179,3 +179,11 @@ def test_a_gate_that_a_projection_gives_may_be_anything() -> None:
     """Minus infinity among them, for which the gated activation has no answer: that regime is left out."""
     assert "nonfinite" not in catalogue.operator(GATED).regimes
     assert "nonfinite" in catalogue.operator(f"silu_and_mul+{LINEAR}").regimes
+
+
+def test_what_overflows_between_the_parts_is_not_asked() -> None:
+    """Two huge activations are multiplied, and the product is squared: float32 has no answer, nobody can be wrong."""
+    for name in ("silu_and_mul+rms_norm", f"{GATED}+rms_norm"):
+        assert "extreme" not in catalogue.operator(name).regimes, name
+    for name in ("residual_add+rms_norm", f"silu_and_mul+{LINEAR}", GATED):
+        assert "extreme" in catalogue.operator(name).regimes, name
