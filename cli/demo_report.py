@@ -175,7 +175,8 @@ def _search_row(search: compilation.OperatorSearch, entries: Sequence[JournalEnt
         for entry in entries
         if (entry.candidate.operator, entry.candidate.domain.dtype) == (search.operator, search.dtype)
     )
-    return SearchRow(search.operator, search.dtype, search.budget_s, ratios, search.statuses.get("faster", 0))
+    faster = search.statuses.get("faster", 0)
+    return SearchRow(search.operator, search.dtype, search.budget_s, ratios, faster, search.gain)
 
 
 def _leaders(entries: Sequence[JournalEntry]) -> tuple[LeaderRow, ...]:

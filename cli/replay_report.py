@@ -35,18 +35,24 @@ def render(found: Replay, *, full: bool = False) -> str:
 
 
 def render_search(found: SearchReplay, *, full: bool = False) -> str:
-    """A line per agent and operator, with its best candidate; or per candidate, where all is asked for."""
+    """The gain on the traffic; then a line per agent and operator, with its best candidate, or per candidate, where all
+    is asked for.
+    """
     judged = found.judged
     won = sum(one.status == "faster" for one in judged)
     best = max(judged, key=_worth)
-    headers: Sequence[str] = ("agent", "operator", "candidates", "faster", "ratio", "best candidate")
+    headers: Sequence[str] = ("agent", "operator", "candidates", "faster", "ratio where timed", "best candidate")
     rows: Iterator[Sequence[object]] = _by_agent(judged)
     if full:
-        headers = ("trial", "candidate", "operator", "agent", "verdict", "ratio")
+        headers = ("trial", "candidate", "operator", "agent", "verdict", "ratio where timed")
         rows = ((place, *_named(one), one.agent, one.status, one.ratio) for place, one in enumerate(judged, start=1))
     more = "" if full else "; --full lists every candidate"
+    gains = "".join(
+        f"{operator}: {gain:.2f}x on all of its traffic, with the best candidate for each workload\n"
+        for operator, gain in found.gains.items()
+    )
     return _printable(
-        f"search {found.search}: {len(judged)} candidates, {won} faster\n\n{compact_table(rows, headers)}\n\n"
+        f"search {found.search}: {len(judged)} candidates, {won} faster\n{gains}\n{compact_table(rows, headers)}\n\n"
         f"./mill replay {best.digest[:DIGEST_CHARS]} shows how that one came about{more}"
     )
 
@@ -175,7 +181,7 @@ def _course(course: Sequence[Judged], full: bool) -> str:
         best = max(best, one.ratio or 0.0) if improved else best
         if full or improved or place > len(course) - LAST_SHOWN:
             rows.append((place, one.digest[:DIGEST_CHARS], one.status, one.ratio, best or None, _parameters(one)))
-    table = compact_table(rows, ("trial", "candidate", "verdict", "ratio", "best", "parameters"))
+    table = compact_table(rows, ("trial", "candidate", "verdict", "ratio where timed", "best", "parameters"))
     left = len(course) - len(rows)
     note = f"\n{left} earlier trials without an improvement are left out; --full shows them" if left else ""
     return f"course of {course[-1].agent} to it, {len(course)} trials\n\n{table}{note}"

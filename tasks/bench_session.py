@@ -86,7 +86,7 @@ def search_operators(
             staff=Staff(options.strategy, memory, recruits),
             parent_run=lambda: log.parent_run_id or "",
         )
-        log.finish({f"{s.operator}.{s.dtype}": f"{max(s.best_ratios, default=1.0):.3f}" for s in result.operators})
+        log.finish({f"{s.operator}.{s.dtype}": f"{s.gain:.6g}" for s in result.operators})
     return result
 
 

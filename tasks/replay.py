@@ -34,6 +34,7 @@ RUN_ID = re.compile(r"[0-9a-f]{32}")
 QUOTABLE = re.compile(r"[\w.:-]{1,200}", re.ASCII)
 """What may stand in a query to MLflow."""
 PAGE = 1000
+SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Judged:
     status: str
     reason: str
     ratio: float | None
+    """Over the workloads that it was timed on, those on which it is slower included."""
     run_id: str = ""
     """Of MLflow; empty if MLflow was not asked."""
 
@@ -81,6 +83,10 @@ class SearchReplay:
     """`MLflow`, or `this host`."""
     search: str
     judged: tuple[Judged, ...]
+    gains: dict[str, float]
+    """By operator and dtype, as `./mill compile` tells them: on all of the traffic, with the best candidate for each
+    workload. Empty until the search has ended.
+    """
 
 
 class History(Protocol):
@@ -95,6 +101,10 @@ class History(Protocol):
 
     def judged(self, search: str) -> list[Judged]:
         """Everything that a search has judged, in order; nothing if there is none of that name."""
+        ...
+
+    def gains(self, search: str) -> dict[str, float]:
+        """See `SearchReplay`."""
         ...
 
     def episodes(self, candidate: Judged) -> list[Episode]:
@@ -121,6 +131,8 @@ def replay(settings: Settings, text: str) -> tuple[Replay | SearchReplay, str]:
     local = LocalHistory(settings)
     if isinstance(found, Replay) and found.candidate and not found.episodes:
         found = replace(found, episodes=tuple(local.episodes(found.candidate)))  # not sent yet, perhaps
+    if isinstance(found, SearchReplay) and not found.gains:
+        found = replace(found, gains=local.gains(found.search))
     found = found or _replay(local, text)
     if found is None:
         raise ReplayError(
@@ -147,7 +159,7 @@ def _replay(history: History, text: str) -> Replay | SearchReplay | None:
         if episode:
             return Replay(history.name, None, (episode,), (), ())
         judged = history.judged(text)
-        return SearchReplay(history.name, text, tuple(judged)) if judged else None
+        return SearchReplay(history.name, text, tuple(judged), history.gains(text)) if judged else None
     if len(digests) > 1 and not any(match.episode == text for match in matches):
         several = ", ".join(digest[:16] for digest in digests[:5])
         raise ReplayError(f"{text!r} begins {len(digests)} digests ({several}, ...); give more of it")
@@ -191,6 +203,7 @@ class LocalHistory:
     name = "this host"
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._searches_dir = settings.searches_dir
         self._spools = sorted(spool_folder(settings.home).glob("*.jsonl"))
         self._read: dict[str, list[Judged]] = {}
@@ -203,6 +216,14 @@ class LocalHistory:
             entries = journal.read(self._searches_dir / search / "verdicts.jsonl")
             self._read[search] = [_judged(search, entry.candidate, entry.verdict) for entry in entries]
         return self._read.get(search, [])
+
+    def gains(self, search: str) -> dict[str, float]:
+        from tasks import results
+
+        if not (self._searches_dir / search / "result.json").exists():
+            return {}
+        found = results.load(self._settings, search).result.operators
+        return {f"{one.operator} {one.dtype}": one.gain for one in found}
 
     def look_over(self, search: str) -> None:
         """Warns of damaged lines in what this host keeps of a search: the answer may be MLflow's, which has them all,
@@ -257,6 +278,13 @@ class MlflowHistory:
         # Runs of before there was a tag for it are in the order of their beginning, which is nearly the same.
         return [_judged_run(run) for run in sorted(runs, key=lambda run: int(run.data.tags.get("step", 0)))]
 
+    def gains(self, search: str) -> dict[str, float]:
+        for run in self._runs(f"tags.search = '{search}' and tags.kind = 'search'"):
+            if any(file.path == SUMMARY for file in self._client.list_artifacts(run.info.run_id)):
+                summary = records.parse(dict[str, str], self._text(run.info.run_id, SUMMARY), SUMMARY)
+                return {" ".join(name.rsplit(".", 1)): float(gain) for name, gain in summary.items()}
+        return {}
+
     def episodes(self, candidate: Judged) -> list[Episode]:
         traces = self._client.search_traces(
             locations=self._experiments, run_id=candidate.run_id, include_spans=False, order_by=["timestamp_ms ASC"]
@@ -274,11 +302,11 @@ class MlflowHistory:
     def _artifact(self, info: Any) -> Episode:
         """The whole episode; its spans may have been cut."""
         path = mlflow_traces.artifact_path(info.tags[mlflow_traces.EPISODE_TAG])
-        run_id = info.trace_metadata["mlflow.sourceRun"]
+        return records.parse(Episode, self._text(info.trace_metadata["mlflow.sourceRun"], path), path)
+
+    def _text(self, run_id: str, path: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="mill-") as folder:
-            return records.parse(
-                Episode, Path(self._client.download_artifacts(run_id, path, folder)).read_bytes(), path
-            )
+            return Path(self._client.download_artifacts(run_id, path, folder)).read_bytes()
 
     def _runs(self, query: str) -> list[Any]:
         found: list[Any] = []

@@ -152,18 +152,27 @@ def _search(report: DemoReport) -> str:
     parts = []
     if report.searches:
         rows = [
-            (r.operator, r.dtype, f"{r.budget_s:.0f} s", len(r.ratios), r.faster, _best(r.ratios))
+            (r.operator, r.dtype, f"{r.budget_s:.0f} s", len(r.ratios), r.faster, _best(r.ratios), _ratio(r.gain))
             for r in report.searches
         ]
-        heads = ("operator", "dtype", "budget", "candidates", "proven faster", "best ratio")
+        heads = (
+            "operator",
+            "dtype",
+            "budget",
+            "candidates",
+            "proven faster",
+            "best ratio where timed",
+            "gain on its traffic",
+        )
         parts += [
             _heading(
                 "The search",
-                "Ratio over the engine's own kernel: a dot per timed candidate, a cross for one that was not, "
-                "a line for the best so far.",
+                "Ratio over the engine's own kernel, where a candidate was timed: a dot per timed candidate, a cross "
+                "for one that was not, a line for the best so far. The gain counts all of the traffic, with the best "
+                "proven candidate for each workload.",
             ),
             _figure(charts.searches(report.searches)),
-            _table(heads, rows, numbers=(2, 3, 4, 5)),
+            _table(heads, rows, numbers=(2, 3, 4, 5, 6)),
         ]
     if report.leaders:
         leaders = [

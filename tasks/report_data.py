@@ -30,6 +30,8 @@ class SearchRow:
     """Per candidate in the order judged; None where it was not timed."""
     faster: int
     """How many were proven faster."""
+    gain: float = 1.0
+    """On the search's traffic, with the best candidate for each workload."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cli.compile import endings
+from flows.compile import gain_text, search_rows
 from tasks.agent_thread import Departure
 from tasks.compilation import OperatorSearch, SearchResult
 
@@ -14,6 +17,18 @@ def result(*operators: OperatorSearch) -> SearchResult:
 def search(**fields: object) -> OperatorSearch:
     made = {"trials": 0, "statuses": {}, "best_ratios": (), "gains": {}, **fields}
     return OperatorSearch("rms_norm", "float32", 6.0, 6.0, 1, **made)  # type: ignore[arg-type]
+
+
+def test_the_table_says_on_how_much_of_its_traffic_a_search_gained() -> None:
+    row = search_rows(result(search(trials=9, statuses={"faster": 1}, best_ratios=(1.0, 1.0004), gains={"w": 1.05})))[0]
+    assert (row["faster"], row["faster on"], row["gain on its traffic"]) == ("1", "1 of 1 workloads", "1.0004x")
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"), [(1.0, "1.00x"), (1.00001, "1.0000x"), (1.0049, "1.0049x"), (1.005, "1.00x"), (1.92, "1.92x")]
+)
+def test_two_digits_unless_they_hide_a_gain(gain: float, text: str) -> None:
+    assert gain_text(gain) == text
 
 
 def test_who_used_up_its_seconds_needs_no_line() -> None:

@@ -112,10 +112,13 @@ def test_parents_are_named_whether_this_search_judged_them_or_not() -> None:
 def test_a_search_is_a_line_per_agent_with_its_best_candidate_and_how_to_replay_one() -> None:
     model = replace(PATTERN, digest="b" * 64, agent="llm:m:0\x1b[2J", status="incorrect", ratio=None)
     tried = [replace(one, digest=f"{number:012x}" + "c" * 52) for number, one in enumerate(trials(41))]
-    found = SearchReplay("MLflow", "s1", (*tried, model))
+    found = SearchReplay("MLflow", "s1", (*tried, model), {"rms_norm float32": 1.92})
     text = render_search(found)
     assert text.startswith("search s1: 42 candidates, 3 faster\n") and "\x1b" not in text
-    pattern, llm = (line.split() for line in text.splitlines() if ":" in line.split("  ")[0] and "float32" in line)
+    gain, headers = text.splitlines()[1], text.splitlines()[3]
+    assert gain == "rms_norm float32: 1.92x on all of its traffic, with the best candidate for each workload"
+    assert "ratio where timed" in headers
+    pattern, llm = (line.split() for line in text.splitlines()[4:] if ":" in line.split("  ")[0] and "float32" in line)
     assert pattern == ["pattern:rms_norm:rows", "rms_norm", "float32", "41", "3", "41.00", f"{40:012x}"]
     assert llm[-4:] == ["1", "0", "-", "b" * 12]
     assert text.splitlines()[-1] == (

@@ -11,15 +11,18 @@ import pytest
 from agents.episode import Episode
 from kernels.candidate import Candidate
 from tasks import replay as replay_module
+from tasks import results
+from tasks.compilation import OperatorSearch, SearchResult
 from tasks.errors import ReplayError
 from tasks.journal import Journal
 from tasks.mlflow_sink import SearchLog
 from tasks.proposal_record import ProposalRecord
 from tasks.replay import Replay, SearchReplay, replay
+from tasks.results import KeptSearch
 from tasks.settings import Settings, from_environment
 from tests.tasks.test_mlflow_sink import TAGS, candidate, children, verdict
 from tests.tasks.test_mlflow_traces import episode
-from tests.tasks.world import rms_norm
+from tests.tasks.world import profile, rms_norm
 
 RATIOS = (1.1, None, 0.9, 1.7)
 
@@ -45,11 +48,14 @@ def search(home: Path, *, uri: str = "") -> Settings:
         for step, (one, ratio) in enumerate(zip([*PATTERN, WRITTEN], [*RATIOS, 2.5], strict=True)):
             log.record(one, verdict(one, ratio), step)
             journal.append(one, verdict(one, ratio), ())
-        log.finish({})
+        log.finish({"rms_norm.float32": "1.92345"})
+        results.keep(settings, KeptSearch("2026-12-01T02:00:00+00:00", profile(rms_norm(1)), RESULT))
         log.close(stall_s=0.1 if uri else 60.0)
     return settings
 
 
+FOUND = OperatorSearch("rms_norm", "float32", 9.0, 9.0, 2, 5, {"faster": 3}, (1.1, 1.1, 1.1, 1.7, 1.92345), {})
+RESULT = SearchResult("s1", "d" * 64, (), (FOUND,), "")
 NOBODY = "http://127.0.0.1:9"
 
 
@@ -97,11 +103,21 @@ def test_a_search_is_found_by_its_name_with_all_it_judged(settings: Settings) ->
     assert [(one.digest, one.ratio) for one in answer.judged] == [
         (one.digest, ratio) for one, ratio in zip([*PATTERN, WRITTEN], [*RATIOS, 2.5], strict=True)
     ]
+    assert answer.gains == {"rms_norm float32": 1.92345}, "what ./mill compile said, not a candidate's own ratio"
     for one in answer.judged:
         candidate_of = found(settings, one.digest[:12]).candidate
         assert candidate_of is not None and candidate_of.digest == one.digest
     with pytest.raises(ReplayError, match="nor an episode or a search that is known"):
         replay(settings, "s2")
+
+
+def test_a_search_that_has_not_ended_has_no_gain_yet(home: Path) -> None:
+    settings = from_environment({"MILL_HOME": str(home)})
+    with SearchLog(home, "s3", tags=TAGS) as log:
+        log.record(PATTERN[0], verdict(PATTERN[0]), 0)
+        log.close(stall_s=60.0)
+    answer = answered(settings, "s3")
+    assert isinstance(answer, SearchReplay) and len(answer.judged) == 1 and answer.gains == {}
 
 
 def test_a_damaged_journal_is_told_of_once_and_replayed_all_the_same(

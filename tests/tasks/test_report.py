@@ -27,7 +27,7 @@ FULL = DemoReport(
     facts={"trace": "code, 8,819 requests"},
     traffic=(TrafficRow("rms_norm", "float32", 12_345, 0.25, 4.0, 0.1875),),
     searches=(
-        SearchRow("rms_norm", "float32", 30.0, (None, 0.9, 2.5), 1),
+        SearchRow("rms_norm", "float32", 30.0, (None, 0.9, 2.5), 1, 1.92),
         SearchRow("softmax", "float32", 5.0, (None,), 0),
     ),
     leaders=(LeaderRow("rms_norm", "float32", "vector rows", "unroll=4", 2.5, 2.4, "3f2a9c01d4e7aaaa"),),
