@@ -22,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     from flows import steps
     from flows.approve import approve_steps, rows
     from flows.promote import release_steps
+    from tasks.mlflow_mirror import keep_mirror
 
     settings = from_environment()
     channel, table = (arguments.what, "") if arguments.what in CHANNELS else ("canary", arguments.what)
@@ -30,10 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         number = released.number if released else None
         print(json.dumps({"approved": [vars(one) for one in approvals], "stable": number}, indent=2))
-        return 0
-    if not approvals:
+    elif approvals:
+        print(compact_table([list(row.values()) for row in rows(approvals)], ["table", "manifest", "reason"]))
+        end = (
+            f"{released.channel} is at {released.number}" if released else "./mill promote --release moves it to stable"
+        )
+        print(end)
+    else:
         print(f"{channel} serves nothing, so there is nothing to approve")
-        return 0
-    print(compact_table([list(row.values()) for row in rows(approvals)], ["table", "manifest", "reason"]))
-    print(f"{released.channel} is at {released.number}" if released else "./mill promote --release moves it to stable")
+    keep_mirror(settings)
     return 0

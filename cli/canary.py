@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from flows import steps
     from flows.watch import line, watch_steps
     from tasks.canary import policy_of
+    from tasks.mlflow_mirror import keep_mirror
     from tasks.watch_report import facts
 
     settings, policy = from_environment(), policy_of(_numbers(arguments.changes))
@@ -46,12 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
     found = steps.run("watch", lambda step: watch_steps(settings, step, policy, act=arguments.act))
     if arguments.json:
         print(json.dumps([facts(one.looked) | {"action": one.action} for one in found], indent=2))
-        return 0
-    _print_tables([one.looked for one in found])
-    for one in found:
-        print(line(one))
-    if not found:
-        print("nothing was published to canary yet")
+    else:
+        _print_tables([one.looked for one in found])
+        for one in found:
+            print(line(one))
+        if not found:
+            print("nothing was published to canary yet")
+    if any(one.action for one in found):
+        keep_mirror(settings)
     return 0
 
 

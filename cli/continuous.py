@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from cli.watch import Watch
     from flows import steps
     from flows.continuous import Turn, continuous_steps
+    from tasks.mlflow_mirror import keep_mirror
 
     settings, watch = from_environment(), Watch()
 
@@ -43,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     while True:
         turned = steps.run("continuous", turn)
         print(json.dumps(records.encode(turned)) if arguments.json else turned.reason, flush=True)
+        if turned.generation is not None:
+            keep_mirror(settings)
         if arguments.every_s <= 0:
             return 0
         time.sleep(arguments.every_s)

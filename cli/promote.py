@@ -23,6 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     from cli.watch import Watch
     from flows import steps
     from flows.promote import promote_steps, range_rows, release_steps
+    from tasks.mlflow_mirror import keep_mirror
 
     settings, watch = from_environment(), Watch()
 
@@ -44,7 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         facts = {"channel": published.channel.name, "number": published.number, "declined": published.declined}
         print(json.dumps({**facts, "tables": published.manifests, "ranges": rows}, indent=2))
-        return 0
+    else:
+        _print(published, rows)
+    keep_mirror(settings)
+    return 0
+
+
+def _print(published: Published, rows: list[dict[str, str]]) -> None:
     if rows:
         print(compact_table([list(row.values()) for row in rows], list(rows[0])))
     for name, reason in published.declined.items():
@@ -52,4 +59,3 @@ def run(arguments: argparse.Namespace) -> int:
     print(
         f"{published.channel} is at {published.number} and serves {', '.join(sorted(published.manifests)) or 'nothing'}"
     )
-    return 0

@@ -1,4 +1,4 @@
-"""`./mill registry log|show|diff|gc|doctor`: what channels serve and served; what may go; whether the store will do."""
+"""`./mill registry log|show|diff|gc|mirror|doctor`: what channels serve and served; what may go; the store itself."""
 
 from __future__ import annotations
 
@@ -34,14 +34,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="HOURS",
         help="spare what is younger, for promotions under way; default: 24",
     )
+    mirror = commands.add_parser("mirror", help="copy the channels into MLflow's model registry, for review there")
     doctor = commands.add_parser("doctor", help="check whether the store can be trusted with a registry")
-    for command in (log, show, diff, gc, doctor):
+    for command in (log, show, diff, gc, mirror, doctor):
         command.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.what == "doctor":
         return _doctor(arguments)
+    if arguments.what == "mirror":
+        return _mirror(arguments)
     from registry.repository import Repository
     from tasks import object_store, promotion
 
@@ -81,6 +84,20 @@ def _collect(reader: history.Reader, arguments: argparse.Namespace) -> int:
     print(f"{len(swept.removed)} objects, {_kib(total)} KiB, {said}")
     if swept.spared:
         print(f"{len(swept.spared)} objects were spared: a promotion came to need them meanwhile")
+    return 0
+
+
+def _mirror(arguments: argparse.Namespace) -> int:
+    from tasks.mlflow_mirror import mirror
+
+    found = mirror(from_environment())
+    if arguments.json:
+        print(json.dumps([vars(one) for one in found], indent=2))
+        return 0
+    rows = [
+        [one.model, *(str(one.aliases.get(name, "-")) for name in CHANNELS), one.versions, one.writes] for one in found
+    ]
+    print(compact_table(rows, ["registered model", *CHANNELS, "versions", "writes"]))
     return 0
 
 

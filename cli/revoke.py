@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from tasks.settings import from_environment
+
+if TYPE_CHECKING:
+    from registry.revocation import Revoked
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from flows import steps
     from flows.revoke import revoke_steps
+    from tasks.mlflow_mirror import keep_mirror
 
     settings = from_environment()
     revoked = steps.run(
@@ -26,10 +31,15 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.json:
         print(json.dumps(vars(revoked), indent=2))
-        return 0
+    else:
+        _print(revoked)
+    keep_mirror(settings)
+    return 0
+
+
+def _print(revoked: Revoked) -> None:
     print(f"{revoked.kind} {revoked.digest} is revoked; hosts drop it at their next poll, and keep to that offline")
     for channel, tables in revoked.tables.items():
         print(f"  it was in {', '.join(tables)} of {channel}")
     if not revoked.tables:
         print("  no channel serves it now")
-    return 0

@@ -20,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from flows import steps
     from flows.rollback import rollback_steps
+    from tasks.mlflow_mirror import keep_mirror
 
     settings = from_environment()
     published = steps.run("rollback", lambda step: rollback_steps(settings, arguments.channel, arguments.to, step))
@@ -29,4 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         tables = ", ".join(sorted(published.manifests)) or "no kernels: the engine's own everywhere"
         print(f"{published.channel} is at {published.number} and serves {tables}")
+    keep_mirror(settings)
     return 0

@@ -7,7 +7,7 @@ from prefect import flow
 from flows.promote import release_steps
 from flows.steps import Step, table_artifact, tracked
 from registry.approval import Approval, approve
-from tasks import object_store
+from tasks import mlflow_mirror, object_store
 from tasks.promotion import channel_of, keyring_of
 from tasks.settings import Settings, from_environment
 
@@ -27,6 +27,7 @@ def approve_tables(table: str = "", release: bool = False) -> list[str]:
     if release:
         release_steps(settings, tracked)
     table_artifact("approvals", rows(approvals), "Approved for stable")
+    tracked(mlflow_mirror.keep_mirror)(settings)
     return [approval.table for approval in approvals]
 
 

@@ -10,6 +10,7 @@ from flows.capture import capture_steps
 from flows.compile import compile_steps
 from flows.promote import promote_steps
 from flows.steps import Step, tracked
+from tasks import mlflow_mirror
 from tasks.compilation import Progress, SearchResult
 from tasks.errors import NoWinnerError
 from tasks.proving import Told
@@ -67,5 +68,8 @@ def _published(settings: Settings, step: Step, channel: str, search_id: str, tel
 @flow(name="continuous")
 def continuous(window_h: float = 24.0, budget_s: float = 1800.0, channel: str = "canary") -> str:
     """One turn of the mill; the schedule makes it continuous. Returns what it did."""
-    turn = continuous_steps(from_environment(), tracked, window_h=window_h, budget_s=budget_s, channel=channel)
+    settings = from_environment()
+    turn = continuous_steps(settings, tracked, window_h=window_h, budget_s=budget_s, channel=channel)
+    if turn.generation is not None:
+        tracked(mlflow_mirror.keep_mirror)(settings)
     return turn.reason

@@ -27,7 +27,7 @@ from registry.doctor import require_conditional_puts
 from registry.errors import ApprovalError
 from registry.promotion import Decision
 from registry.repository import Repository
-from tasks import object_store, promotion, results
+from tasks import mlflow_mirror, object_store, promotion, results
 from tasks.compilation import Progress, SearchResult
 from tasks.errors import NoWinnerError, ServingError
 from tasks.object_store import OpenStore
@@ -139,6 +139,7 @@ class Demo:
                 with self._phase("roll back"):
                     self._drill(process)
                 status = process.status()
+            steps.run("mirror", lambda step: step(mlflow_mirror.keep_mirror)(settings))
         demo_state.end(self._folder)
         return DemoResult(
             self.trace_name,

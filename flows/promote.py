@@ -10,7 +10,7 @@ from flows.steps import Step, table_artifact, tracked
 from gristmill.kernel_table import Artifact
 from registry.errors import ApprovalError
 from registry.publication import Published, move
-from tasks import compilation, journal, object_store, promotion, proving, results
+from tasks import compilation, journal, mlflow_mirror, object_store, promotion, proving, results
 from tasks.errors import NoWinnerError
 from tasks.proving import Told
 from tasks.settings import Settings, from_environment
@@ -51,10 +51,10 @@ def promote_steps(
 @flow(name="promote")
 def promote(channel: str = "canary", search_id: str = "", proof_s: float = PROOF_S) -> int:
     """Publishes the winners of the last search, or of one given by id. Returns the generation's number."""
-    published, artifacts = promote_steps(
-        from_environment(), tracked, channel=channel, search_id=search_id, proof_s=proof_s
-    )
+    settings = from_environment()
+    published, artifacts = promote_steps(settings, tracked, channel=channel, search_id=search_id, proof_s=proof_s)
     table_artifact("promoted-ranges", range_rows(artifacts), f"Generation {published.number} of {channel}")
+    tracked(mlflow_mirror.keep_mirror)(settings)
     return published.number
 
 
@@ -77,7 +77,10 @@ def release_steps(settings: Settings, step: Step, judged: str = "") -> Published
 @flow(name="release")
 def release() -> int:
     """Moves canary to stable, approving what the policy lets pass. Returns stable's number."""
-    return release_steps(from_environment(), tracked).number
+    settings = from_environment()
+    number = release_steps(settings, tracked).number
+    tracked(mlflow_mirror.keep_mirror)(settings)
+    return number
 
 
 def range_rows(artifacts: Sequence[Artifact]) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ from prefect import flow
 
 from flows.steps import Step, tracked
 from registry.revocation import Revoked, revoke
-from tasks import object_store
+from tasks import mlflow_mirror, object_store
 from tasks.promotion import keyring_of
 from tasks.settings import Settings, from_environment
 
@@ -21,4 +21,7 @@ def revoke_steps(settings: Settings, step: Step, *, digest: str, reason: str) ->
 @flow(name="revoke")
 def revoke_kernel(digest: str, reason: str) -> str:
     """Revokes by digest, or its first 12 digits or more. Returns the whole digest."""
-    return revoke_steps(from_environment(), tracked, digest=digest, reason=reason).digest
+    settings = from_environment()
+    revoked = revoke_steps(settings, tracked, digest=digest, reason=reason)
+    tracked(mlflow_mirror.keep_mirror)(settings)
+    return revoked.digest

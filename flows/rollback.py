@@ -7,7 +7,7 @@ from prefect import flow
 from flows.steps import Step, tracked
 from registry.publication import Published
 from registry.rollback import roll_back
-from tasks import object_store
+from tasks import mlflow_mirror, object_store
 from tasks.promotion import channel_of, keyring_of
 from tasks.settings import Settings, from_environment
 
@@ -26,4 +26,7 @@ def rollback_steps(
 @flow(name="rollback")
 def rollback(channel: str = "stable", to: int | None = None) -> int:
     """Rolls a channel back: to the state before the current one, or to a numbered one (0: no kernels at all)."""
-    return rollback_steps(from_environment(), channel, to, tracked).number
+    settings = from_environment()
+    number = rollback_steps(settings, channel, to, tracked).number
+    tracked(mlflow_mirror.keep_mirror)(settings)
+    return number

@@ -13,7 +13,7 @@ from flows.rollback import rollback_steps
 from flows.steps import Step, table_artifact, tracked
 from registry.canary import Outcome, WatchPolicy
 from registry.errors import ApprovalError, RollbackTargetError, SupersededError
-from tasks import canary, object_store, promotion, watch_report
+from tasks import canary, mlflow_mirror, object_store, promotion, watch_report
 from tasks.canary import Looked
 from tasks.settings import Settings, from_environment
 
@@ -92,6 +92,8 @@ def watch(act: bool = True, policy: dict[str, float] | None = None) -> list[str]
                 resource={"prefect.resource.id": f"gristmill.fleet.{settings.fleet}.{settings.model}"},
                 payload={"reason": one.looked.assessment.reason, "action": one.action},
             )
+    if found:
+        tracked(mlflow_mirror.keep_mirror)(settings)
     return [line(one) for one in found]
 
 

@@ -39,3 +39,7 @@ class SearchBusyError(GristmillError):
 
 class WatchError(GristmillError):
     """A canary cannot be watched as it was asked for."""
+
+
+class MirrorError(GristmillError):
+    """MLflow's model registry could not be made to show what the channels serve."""
