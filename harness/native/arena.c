@@ -103,25 +103,53 @@ void renew(const input_tensor *t, const uint32_t *numbers, int64_t count, uint64
         }
 }
 
+/* A value that is to be put into a row of a set, and where from. */
+typedef struct {
+    row_place row;
+    uint8_t *to;
+    const uint8_t *from;
+} row_change;
+
+/* Another base draw's value, at a random place of that row. */
+static inline row_change draw_change(const input_tensor *t, row_place row, uint64_t *random) {
+    const int64_t column = random_below(random, t->shape[3]);
+    const int64_t element = random_below(random, t->base_count) * t->base_elements + row.from + column * t->base_stride[3];
+    return (row_change){row, row.to + column * t->stride[3] * t->item_bytes, t->bases + element * t->item_bytes};
+}
+
+#define TRIES 4
+
+static void make_change(const input_tensor *t, row_change change, uint64_t *random) {
+    for (int tries = 1; same_item(change.to, change.from, t->item_bytes); tries++) {
+        if (tries == TRIES) return;
+        change = draw_change(t, change.row, random);
+    }
+    copy_item(change.to, change.from, t->item_bytes);
+}
+
+#define AHEAD 32
+
 /* In each of those sets every row gets another base draw's value at `changes` random places, or at most_rows random
- * rows if there are more. */
+ * rows if there are more. Places are drawn well before they are changed: each is a wait for memory, and so they wait
+ * together. */
 void change(const input_tensor *t, const uint32_t *numbers, int64_t count, int64_t changes, int64_t most_rows,
             uint64_t *random) {
     const int64_t rows = row_count(t);
     const int64_t touched = rows < most_rows ? rows : most_rows;
+    row_change drawn[AHEAD];
+    int64_t many = 0;
     for (int64_t n = 0; n < count; n++)
         for (int64_t r = 0; r < touched; r++) {
             const row_place row = place_row(t, numbers[n], touched == rows ? r : random_below(random, rows));
-            for (int64_t done = 0, tries = 0; done < changes && tries < 4 * changes; tries++) {
-                const int64_t column = random_below(random, t->shape[3]);
-                const int64_t element = random_below(random, t->base_count) * t->base_elements + row.from + column * t->base_stride[3];
-                uint8_t *place = row.to + column * t->stride[3] * t->item_bytes;
-                const uint8_t *value = t->bases + element * t->item_bytes;
-                if (same_item(place, value, t->item_bytes)) continue;
-                copy_item(place, value, t->item_bytes);
-                done++;
+            for (int64_t i = 0; i < changes; i++, many++) {
+                row_change *const slot = &drawn[many % AHEAD];
+                if (many >= AHEAD) make_change(t, *slot, random);
+                *slot = draw_change(t, row, random);
+                __builtin_prefetch(slot->to, 1);
+                __builtin_prefetch(slot->from);
             }
         }
+    for (int64_t k = many < AHEAD ? 0 : many - AHEAD; k < many; k++) make_change(t, drawn[k % AHEAD], random);
 }
 
 #define POISON_16 0xFFA5u
