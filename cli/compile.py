@@ -13,7 +13,7 @@ from cli import caps
 from cli.amount import positive, whole
 from cli.table import compact_table
 from gristmill import records
-from kernels import catalogue
+from kernels import catalogue, fusion_plan
 from tasks.settings import from_environment
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search, all operators together")
     parser.add_argument("--seed", type=whole, default=0, help="of the agents; another seed is another search")
     parser.add_argument("--operator", action="append", default=[], help="search only this operator (repeatable)")
+    parser.add_argument(
+        "--fusions", action="store_true", help="search as well what could be fused (see ./mill rank --fusions)"
+    )
     parser.add_argument("--strategy", choices=NAMES, default=NAMES[0], help="how the agents are led")
     parser.add_argument(
         "--model",
@@ -58,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"nothing was searched: {result.nothing}")
         return 0
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
-    for line in endings(result):
+    for line in (*endings(result), *fused(result, asked=arguments.fusions)):
         print(line)
     if not any(search.trials for search in result.operators):
         print(f"search {result.search_id} has no candidate; the same command goes on with it")
@@ -82,11 +85,24 @@ def endings(result: SearchResult) -> Iterator[str]:
             yield f"{name}: {gone.agent} left: {gone.reason}"
 
 
+def fused(result: SearchResult, *, asked: bool) -> Iterator[str]:
+    """What became of operators that were not searched, and of fused ones that were."""
+    from tasks.search_plan import NOT_RELEASED
+
+    for one in result.skipped:
+        yield f"{one.operator} {one.dtype} was not searched: {one.reason}"
+    for search in result.operators:
+        if search.gains and fusion_plan.is_fused(search.operator):
+            yield f"{search.operator} {search.dtype}: {NOT_RELEASED}"
+    if asked and not result.fusions:
+        yield "nothing to fuse was found; ./mill rank --fusions says why"
+
+
 def _search_options(arguments: argparse.Namespace) -> SearchOptions:
     from tasks.bench_session import SearchOptions
 
     agents = SearchOptions.agents if arguments.agents is None else arguments.agents
-    return SearchOptions(arguments.strategy, tuple(arguments.model), agents)
+    return SearchOptions(arguments.strategy, tuple(arguments.model), agents, arguments.fusions)
 
 
 def _report_bugs(result: SearchResult) -> int:

@@ -52,10 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(published: Published, rows: list[dict[str, str]]) -> None:
+    from tasks.search_plan import NOT_RELEASED
+
     if rows:
         print(compact_table([list(row.values()) for row in rows], list(rows[0])))
     for name, reason in published.declined.items():
-        print(f"{name} stays as it is: {reason}")
+        print(f"{name}: {reason}" if reason == NOT_RELEASED else f"{name} stays as it is: {reason}")
     print(
         f"{published.channel} is at {published.number} and serves {', '.join(sorted(published.manifests)) or 'nothing'}"
     )

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from kernels.profile import rank, split_budget
     from kernels.roofline import cached_peaks
-    from tasks import compilation, object_store, traffic
+    from tasks import object_store, search_plan, traffic
 
     settings = from_environment()
     with object_store.opened(settings) as opened:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(_fusions(profile, peaks, as_json=arguments.json))
         return 0
     ranked = rank(profile, peaks)
-    budget = split_budget(ranked, arguments.budget_s, compilation.MINIMUM_S)
+    budget = split_budget(ranked, arguments.budget_s, search_plan.MINIMUM_S)
     seconds = [budget.get((r.operator, r.dtype), 0.0) for r in ranked]
     if arguments.json:
         rows = [{**records.encode(r), "budget_s": s} for r, s in zip(ranked, seconds, strict=True)]

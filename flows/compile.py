@@ -50,9 +50,10 @@ def compile_kernels(
     only: list[str] | None = None,
     strategy: str = SearchOptions.strategy,
     agents: int = SearchOptions.agents,
+    fusions: bool = SearchOptions.fusions,
 ) -> str:
     """Searches for faster kernels for the newest traffic profile. Returns the search's id."""
-    options = SearchOptions(strategy, agents=agents)
+    options = SearchOptions(strategy, agents=agents, fusions=fusions)
     result = compile_steps(from_environment(), tracked, budget_s=budget_s, seed=seed, only=only or (), options=options)
     table_artifact("searched-operators", search_rows(result), f"Search {result.search_id}")
     return result.search_id

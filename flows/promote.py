@@ -35,10 +35,10 @@ def promote_steps(
     """
     search = step(results.load)(settings, search_id)
     entries = journal.read(compilation.journal_path(settings, search.result.search_id))
-    winners = promotion.winners(entries)
+    winners = {one: found for one, found in promotion.winners(entries).items() if search.of(*one)}
     if not winners:
         raise NoWinnerError(f"search {search.result.search_id} proved no candidate faster; search longer, or leave it")
-    proofs = step(proving.prove_winners)(settings, search.profile, winners, proof_s, tell)
+    proofs = step(proving.prove_winners)(settings, search, winners, proof_s, tell)
     artifacts, files = proving.artifacts_of(proofs, settings, tell)
     with object_store.opened(settings) as opened:
         tell(f"signing and publishing {len(artifacts)} tables")

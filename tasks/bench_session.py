@@ -36,6 +36,8 @@ class SearchOptions:
     """Names of those to use; all that are configured if empty."""
     agents: int = DEFAULT_AGENTS
     """That ask models; 0 is none."""
+    fusions: bool = False
+    """Whether what could be fused is searched as well."""
 
 
 def search_operators(
@@ -81,6 +83,7 @@ def search_operators(
             budget_s=budget_s,
             seed=seed,
             only=only,
+            fusions=options.fusions,
             progress=progress,
             budget=budget,
             staff=Staff(options.strategy, memory, recruits),

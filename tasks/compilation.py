@@ -10,24 +10,23 @@ from pathlib import Path
 from typing import Protocol
 
 from agents.brief import Brief
+from agents.fusion import Proposal
 from agents.memory import Memory
 from agents.spending import Budget
 from gristmill import records
 from gristmill.hardware import local_cpu
 from gristmill.workload import Workload
-from kernels.profile import RankedOperator, TrafficProfile, rank, split_budget
+from kernels.profile import RankedOperator, TrafficProfile
 from kernels.roofline import Peaks
 from tasks.agent_thread import Departure
-from tasks.errors import NoProfileError
 from tasks.journal import Journal
 from tasks.metering import metered
 from tasks.recruitment import Staff, session_for
+from tasks.search_plan import Skipped, plan, workloads_of
 from tasks.search_scope import SEARCH, representative
 from tasks.search_session import Bench, SearchSession, Trial, TrialLog
 from tasks.settings import Settings
 
-MINIMUM_S = 6.0
-"""A search shorter than this finishes no round; operators that would get less are left out."""
 AT_ROOFLINE = "every operator already runs at the roofline"
 
 
@@ -79,6 +78,9 @@ class SearchResult:
     """MLflow run id of the search; empty while MLflow was not reached."""
     nothing: str = ""
     """Why no operator was searched at all; empty if one was."""
+    fusions: tuple[Proposal, ...] = ()
+    """What was to be searched as one operator of its own."""
+    skipped: tuple[Skipped, ...] = ()
 
 
 class Progress(Protocol):
@@ -122,6 +124,7 @@ def run_searches(
     budget_s: float,
     seed: int = 0,
     only: Sequence[str] = (),
+    fusions: bool = False,
     progress: Progress | None = None,
     budget: Budget | None = None,
     staff: Staff | None = None,
@@ -130,7 +133,7 @@ def run_searches(
     """Searches operator by operator, most promising first. A killed session resumes from its journal.
 
     Args:
-        only: names of operators to search; all that the profile holds if empty.
+        only, fusions: what to search; see `tasks.search_plan.plan`.
         budget: is charged the time, and ends the session with what was found once it is spent.
         staff: pattern agents alone, without memory, if not given.
         parent_run: asked at the end for the MLflow run id of this search.
@@ -138,20 +141,16 @@ def run_searches(
     Raises:
         EmptyProfileError, NoProfileError: there is nothing to search for.
     """
-    ranked = rank(profile, peaks)
-    chosen = [r for r in ranked if not only or r.operator in only]
-    if not chosen:
-        names = ", ".join(sorted({r.operator for r in ranked}))
-        raise NoProfileError(f"operators {', '.join(only)}: not in the profile, which holds {names}")
+    staff, progress = staff or Staff(), progress or Silent()
+    chosen = plan(profile, peaks, budget_s, only=only, fusions=fusions, is_writable=staff.can_write)
     search_id = search_id_of(profile, seed)
     journal = Journal(journal_path(settings, search_id))
     searched: list[OperatorSearch] = []
     step = 0
-    staff, progress = staff or Staff(), progress or Silent()
     spare_s = 0.0
     with metered(bench, budget) as (judges, tick):
-        for (operator, dtype), seconds in split_budget(chosen, budget_s, MINIMUM_S).items():
-            workloads = representative(profile.of(operator, dtype), SEARCH)
+        for (operator, dtype), seconds in chosen.seconds.items():
+            workloads = representative(workloads_of(profile, chosen.fusions, operator, dtype), SEARCH)
             brief = _brief(operator, dtype, workloads, peaks)
             session = session_for(
                 judges,
@@ -171,8 +170,17 @@ def run_searches(
                 break
             # What one did not need the next may use.
             spare_s = max(0.0, result.budget_s - result.spent_s) if result.ended else 0.0
-    nothing = "" if searched else AT_ROOFLINE
-    return SearchResult(search_id, records.digest(profile), ranked, tuple(searched), parent_run(), nothing)
+    reasons = [f"{one.operator} {one.dtype}: {one.reason}" for one in chosen.skipped] or [AT_ROOFLINE]
+    return SearchResult(
+        search_id,
+        records.digest(profile),
+        chosen.ranked,
+        tuple(searched),
+        parent_run(),
+        "" if searched else "; ".join(reasons),
+        chosen.fusions,
+        chosen.skipped,
+    )
 
 
 def _search(

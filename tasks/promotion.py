@@ -10,16 +10,16 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gristmill import records
 from gristmill.kernel_table import Artifact, FileRef, KernelTable
 from gristmill.records import sha256_hex
 from gristmill.store import ObjectStore
-from gristmill.trust import APPROVER, Channel
+from gristmill.trust import APPROVER, Channel, all_files
 from gristmill.workload import Workload
-from kernels import catalogue
+from kernels import catalogue, fusion_plan
 from kernels.candidate import Candidate
 from kernels.inputs import held_out
 from kernels.profile import TrafficProfile
@@ -38,6 +38,7 @@ from registry.promotion import (
 from registry.publication import Published, publish
 from tasks.errors import NoWinnerError
 from tasks.journal import JournalEntry
+from tasks.search_plan import NOT_RELEASED
 from tasks.search_scope import PROOF, representative
 from tasks.settings import POLICY, Settings
 
@@ -54,6 +55,13 @@ class ProofBench(Protocol):
 
     def object_of(self, candidate: Candidate) -> bytes:
         """The shared object that was judged."""
+
+
+class Traffic(Protocol):
+    """What the winners of a search are judged on again."""
+
+    def of(self, operator: str, dtype: str) -> tuple[Workload, ...]:
+        """The workloads of one operator and dtype, the most time first."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +122,14 @@ def _cover(
 
 def prove(
     bench: ProofBench,
-    profile: TrafficProfile,
+    traffic: Traffic,
     candidates: Sequence[Candidate],
     tell: Callable[[str], None] = lambda text: None,
 ) -> Proof:
     """Judges the winners of one operator again, with one fresh seed and the same unseen shapes for all of them."""
     operator, dtype = candidates[0].operator, candidates[0].domain.dtype
     seed = secrets.randbits(48)
-    captured = representative(profile.of(operator, dtype), PROOF)
+    captured = representative(traffic.of(operator, dtype), PROOF)
     rng = random.Random(seed)
     neighbours = held_out(catalogue.operator(operator), captured, rng)
     unseen = rng.sample(neighbours, min(HELD_OUT_LIMIT, len(neighbours)))
@@ -173,14 +181,26 @@ def publish_artifacts(
     traffic: TrafficProfile,
     reason: str,
 ) -> Published:
-    """Publishes what passes the gate against what is current, for this traffic. Safe to repeat."""
+    """Publishes what passes the gate against what is current, for this traffic. Safe to repeat. What hosts cannot call
+    is left out, and declined.
+
+    Raises:
+        NoWinnerError: hosts can call none of it.
+    """
+    unreleased = {a.table.name: NOT_RELEASED for a in artifacts if fusion_plan.is_fused(a.table.operator)}
+    released = [artifact for artifact in artifacts if artifact.table.name not in unreleased]
+    if not released:
+        raise NoWinnerError("; ".join(f"{name}: {reason}" for name, reason in unreleased.items()))
+    named = {file.sha256 for artifact in released for file in all_files(artifact)}
+    contents = {sha256: content for sha256, content in files.items() if sha256 in named}
 
     def decide(new: Artifact, current: Artifact | None) -> Decision:
         return decide_for(traffic, new.table, current.table if current else None)
 
     keyring, channel = keyring_of(settings), channel_of(settings, channel_name)
     approve = approve_alone if policy_approves(settings, keyring) else None
-    return publish(store, keyring, channel, artifacts, files, decide, reason, approve)
+    published = publish(store, keyring, channel, released, contents, decide, reason, approve)
+    return replace(published, declined={**published.declined, **unreleased})
 
 
 def policy_approves(settings: Settings, keyring: Keyring) -> bool:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gristmill.kernel_table import Artifact
 from kernels.candidate import Candidate
-from kernels.profile import TrafficProfile
 from tasks import bench, promotion
 from tasks.errors import NoWinnerError
-from tasks.promotion import Proof
+from tasks.promotion import Proof, Traffic
 from tasks.settings import Settings
 
 Told = Callable[[str], None]
@@ -18,7 +17,7 @@ Told = Callable[[str], None]
 
 def prove_winners(
     settings: Settings,
-    profile: TrafficProfile,
+    traffic: Traffic,
     winners: Mapping[tuple[str, str], Sequence[Candidate]],
     budget_s: float,
     tell: Told = lambda text: None,
@@ -28,7 +27,7 @@ def prove_winners(
     with bench.proof_bench(settings, budget_s) as judges:
         for (operator, dtype), candidates in winners.items():
             tell(f"judging {len(candidates)} winners of {operator} {dtype} again")
-            proofs.append((promotion.prove(judges, profile, candidates, tell), judges.environment))
+            proofs.append((promotion.prove(judges, traffic, candidates, tell), judges.environment))
     return tuple(proofs)
 
 

@@ -21,6 +21,7 @@ from agents.memory import Memory, NoMemory, Recollection
 from agents.models.abandonable import AbandonableModel
 from agents.outage import Patience
 from agents.patterns import catalogue as patterns
+from agents.sources import catalogue as sources
 from agents.spending import Budget
 from agents.strategies import catalogue as strategies
 from agents.strategies.guided import Guided
@@ -66,6 +67,18 @@ class Staff:
     memory: Memory = field(default_factory=NoMemory)
     recruits: Recruits | None = None
 
+    @property
+    def asks_models(self) -> bool:
+        """Whether language models propose as well."""
+        return self.recruits is not None and bool(self.recruits.models) and self.recruits.count > 0
+
+    def can_write(self, operator: str, dtype: str) -> bool:
+        """Whether anybody can propose candidates for it."""
+        try:
+            return self.asks_models or bool(sources.sources_for(operator, dtype))
+        except PatternError:
+            return False
+
 
 def session_for(
     bench: Bench,
@@ -89,7 +102,7 @@ def session_for(
     brief = replace(brief, lessons=lesson.told(recalled.lessons, brief.operator, brief.hardware.key))
     leader = strategies.strategy(staff.strategy, brief, seed)
     recruits = staff.recruits
-    if recruits is None or not recruits.models or not recruits.count:
+    if recruits is None or not staff.asks_models:
         fast = pattern_agents(brief, seed, recalled.candidates)
         first = remembered_first(fast, recalled.candidates, brief)
         return SearchSession(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gristmill import durable_file, records
+from gristmill.workload import Workload
 from kernels.profile import TrafficProfile
 from tasks.compilation import SearchResult
 from tasks.errors import NoWinnerError
+from tasks.search_plan import workloads_of
 from tasks.settings import Settings
 
 
@@ -18,6 +20,10 @@ class KeptSearch:
     finished_utc: str
     profile: TrafficProfile
     result: SearchResult
+
+    def of(self, operator: str, dtype: str) -> tuple[Workload, ...]:
+        """As `TrafficProfile.of`, and what a fused operator would be called with."""
+        return workloads_of(self.profile, self.result.fusions, operator, dtype)
 
 
 def keep(settings: Settings, search: KeptSearch) -> None:

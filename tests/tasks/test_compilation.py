@@ -17,8 +17,9 @@ from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.errors import EmptyProfileError
 from tasks import recruitment, search_session
-from tasks.compilation import MINIMUM_S, SearchResult, run_searches, search_id_of, weighted_gain
+from tasks.compilation import SearchResult, run_searches, search_id_of, weighted_gain
 from tasks.errors import NoProfileError
+from tasks.search_plan import MINIMUM_S
 from tasks.search_session import Trial
 from tests.tasks.world import PEAKS, Clock, FormulaBench, ListLog, profile, rms_norm, settings, silu_and_mul
 
