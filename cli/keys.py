@@ -128,10 +128,8 @@ def _maker(folder: Path, arguments: argparse.Namespace, choose: Callable[[str], 
 
 
 def _show(settings: Settings, as_json: bool) -> int:
-    from gristmill.errors import ObjectNotFoundError
     from registry.key_report import facts
     from registry.keys import load_keys
-    from registry.metadata_reader import TIMESTAMP_KEY
     from registry.repository import Repository
     from tasks import object_store
 
@@ -139,11 +137,8 @@ def _show(settings: Settings, as_json: bool) -> int:
     trusted = None
     if keyring.root_path.exists():
         with object_store.opened(settings) as opened:
-            try:
-                opened.store.get(TIMESTAMP_KEY)
-                trusted = Repository(opened.store, keyring).trusted_keys()
-            except ObjectNotFoundError:
-                trusted = None
+            repository = Repository(opened.store, keyring)
+            trusted = repository.trusted_keys() if repository.exists() else None
     found = facts(keyring, trusted)
     if as_json:
         print(json.dumps([vars(fact) for fact in found], indent=2))

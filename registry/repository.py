@@ -71,12 +71,18 @@ class Repository:
                 f"{self._store.url}: this registry was made with other keys than those in {self._keyring.folder}; "
                 "use its keys, or an empty store"
             ) from None
-        try:
-            self._store.get(TIMESTAMP_KEY)
-        except ObjectNotFoundError:
+        if not self.exists():
             genesis.create(self._keyring, self._writer)
             self.read()
         return root
+
+    def exists(self) -> bool:
+        """Whether the store holds a registry, of whatever keys."""
+        try:
+            self._store.get(TIMESTAMP_KEY, max_bytes=MAX_METADATA_BYTES)
+        except ObjectNotFoundError:
+            return False
+        return True
 
     def current(self, channel: Channel) -> Entry | None:
         """The channel's index now; None before the first promotion."""
