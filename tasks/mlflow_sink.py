@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +32,10 @@ RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 """Waits after successive failures; the last one repeats."""
 LOCK_WAIT_S = 20.0
 """Another process may be sending this search's spool on; that ends soon."""
+GATHER_S = 0.5
+"""How long news waits for more: traces that are sent together cost half as much."""
+BATCH = 16
+"""Episodes that are sent together at most."""
 STALL_S = 15.0
 """How long `close` waits without anything getting through before it leaves the rest to the spool."""
 
@@ -216,18 +220,41 @@ class _Sender:
     def _send(self, spool: Spool, writer: RunWriter, start: int) -> None:
         """From a byte offset on: 0 for a new writer, which takes note of the lines that were sent before."""
         drained = spool.drained()
-        for line, offset in spool.lines(start):
-            if offset <= drained:
-                writer.remember(line)
-                continue
-            try:
-                writer.write(line)
-            except outages() as error:
-                if not (line.trial or line.episode) or not refused(error):
-                    raise
-                LOGGER.warning("MLflow refuses %s: %s", _subject(line), error)
-            self.progress += 1
-            spool.mark_drained(offset)
+        for group in _grouped(spool.lines(start)):
+            for line, offset in group:
+                if offset <= drained:
+                    writer.remember(line)
+            fresh = [line for line, offset in group if offset > drained]
+            if fresh:
+                self._write(fresh, writer)
+                spool.mark_drained(group[-1][1])
+
+    def _write(self, lines: Sequence[SpoolLine], writer: RunWriter) -> None:
+        """Lines together, and one by one where those are refused: by a server of before it took such, or for one."""
+        try:
+            writer.write(*lines)
+        except outages() as error:
+            line = lines[0]
+            if not (line.trial or line.episode) or not refused(error):
+                raise
+            if len(lines) > 1:
+                for one in lines:
+                    self._write([one], writer)
+                return
+            LOGGER.warning("MLflow refuses %s: %s", _subject(line), error)
+        self.progress += len(lines)
+
+
+def _grouped(lines: Iterable[tuple[SpoolLine, int]]) -> Iterator[list[tuple[SpoolLine, int]]]:
+    """In order: episodes that follow one another, a batch at a time; each other line alone."""
+    group: list[tuple[SpoolLine, int]] = []
+    for line, offset in lines:
+        if group and (not line.episode or not group[0][0].episode or len(group) == BATCH):
+            yield group
+            group = []
+        group.append((line, offset))
+    if group:
+        yield group
 
 
 def _subject(line: SpoolLine) -> str:
@@ -295,6 +322,7 @@ class _Drain:
                 self._all_sent = True
                 return
             self._news.wait()
+            self._stopping.wait(GATHER_S)
 
 
 def _now_ms() -> int:

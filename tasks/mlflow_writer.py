@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 TOTALS_EVERY = 10
-"""Episodes between two points of the search's running costs."""
+"""Episodes between two points of the search's running costs, about."""
 TRACES_A_PAGE = 500
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 """Error codes that trying again cannot mend."""
@@ -78,14 +79,14 @@ class RunWriter:
             self._note(line.episode)
         self.ended = line.end is not None
 
-    def write(self, line: SpoolLine) -> None:
-        """Sends one line."""
+    def write(self, line: SpoolLine, *more: SpoolLine) -> None:
+        """Sends one line, or several episodes."""
         if line.start:
             self._begin(line.start)
         if line.trial:
             self._write_trial(line.trial)
         if line.episode:
-            self._write_episode(line.episode)
+            self._write_episodes([one.episode for one in (line, *more) if one.episode])
         if line.end:
             self._end(line.end)
         self.ended = line.end is not None
@@ -162,25 +163,31 @@ class RunWriter:
             self._client.log_text(run_id, text, path)
         self._client.set_terminated(run_id, "FINISHED", trial.recorded_ms)
 
-    def _write_episode(self, recorded: SearchEpisode) -> None:
-        """The artifact, the trace, the trace's spans, its links: each may be there already."""
+    def _write_episodes(self, recorded: Sequence[SearchEpisode]) -> None:
+        """The artifacts, the traces, their spans (of all of them at once), their links: each may be there already."""
         assert self._start is not None and self.parent_run_id is not None
-        episode = recorded.episode
         self._complete_courses()
-        text = records.canonical_json(episode).decode()
-        self._client.log_text(self.parent_run_id, text, mlflow_traces.artifact_path(episode.id))
-        info = mlflow_traces.trace_info(self._start, recorded, self._experiment_id, self.parent_run_id)
+        for one in recorded:
+            text = records.canonical_json(one.episode).decode()
+            self._client.log_text(self.parent_run_id, text, mlflow_traces.artifact_path(one.episode.id))
         try:
-            self._traces.start_trace(info)
-            self._traces.log_spans(self._experiment_id, mlflow_traces.spans(self._start, recorded))
+            for one in recorded:
+                info = mlflow_traces.trace_info(self._start, one, self._experiment_id, self.parent_run_id)
+                self._traces.start_trace(info)
+            spans = [span for one in recorded for span in mlflow_traces.spans(self._start, one)]
+            self._traces.log_spans(self._experiment_id, spans)
         except NotImplementedError as error:  # a server of before 3.4
-            LOGGER.warning("episode %s is an artifact of its search only: %s", episode.id, error)
+            names = ", ".join(one.episode.id for one in recorded)
+            LOGGER.warning("episodes are artifacts of their search only (%s): %s", names, error)
             return
-        for digest in episode.candidates:
-            if digest in self._runs:
-                self._link([info.trace_id], self._runs[digest][0])
-        self._note(recorded)
-        if len(self._courses) % TOTALS_EVERY == 0:
+        before = len(self._courses)
+        for one in recorded:
+            trace_id = mlflow_traces.trace_id(self._start.search_id, one.episode.id)
+            for digest in one.episode.candidates:
+                if digest in self._runs:
+                    self._link([trace_id], self._runs[digest][0])
+            self._note(one)
+        if len(self._courses) // TOTALS_EVERY > before // TOTALS_EVERY:
             self._log_totals()
 
     def _note(self, recorded: SearchEpisode) -> None:

@@ -260,6 +260,63 @@ def test_an_episode_that_mlflow_does_not_take_does_not_hold_up_the_rest(
     assert records.parse(Episode, artifact(home, log.parent_run_id, "episodes/e0.json")) == episode(0)
 
 
+class Counting:
+    """The store, which takes spans of so many traces at once, and never one of the trace `e2`."""
+
+    def __init__(self, store: Any, at_once: int) -> None:
+        self._store = store
+        self._at_once = at_once
+        self.taken: list[int] = []
+        """Traces per call."""
+
+    def start_trace(self, info: Any) -> None:
+        from mlflow.exceptions import MlflowException
+
+        if info.client_request_id == "e2":
+            raise MlflowException.invalid_parameter_value("this trace is odd")
+        self._store.start_trace(info)
+
+    def log_spans(self, location: str, spans: Any) -> None:
+        from mlflow.exceptions import MlflowException
+
+        found = {span.trace_id for span in spans}
+        if len(found) > self._at_once:
+            raise MlflowException.invalid_parameter_value("spans of several traces")
+        self._store.log_spans(location, spans)
+        self.taken.append(len(found))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "at_once", "taken"),
+    [(range(3, 9), 99, [6]), (range(3, 6), 1, [1, 1, 1]), (range(1, 4), 99, [1, 1])],
+    ids=["together", "by a server that takes one", "one of them odd"],
+)
+def test_episodes_that_wait_are_sent_together_where_that_is_taken(
+    home: Path, monkeypatch: pytest.MonkeyPatch, numbers: range, at_once: int, taken: list[int]
+) -> None:
+    with SearchLog(home, "s1", tags=TAGS, tracking_uri="http://127.0.0.1:9") as log:
+        for number in numbers:
+            log.episodes.record(episode(number))
+        log.finish({})
+        log.close(stall_s=0.1)
+    connect, stores = RunWriter.connect, []
+
+    def connected(home: Path, uri: str) -> RunWriter:
+        writer = connect(home, uri)
+        stores.append(Counting(writer._traces, at_once))
+        writer._traces = stores[-1]  # type: ignore[assignment]
+        return writer
+
+    monkeypatch.setattr(RunWriter, "connect", connected)
+    assert send_leftovers(home) == 0
+    assert [count for store in stores for count in store.taken] == taken
+    client = mlflow_store.open_store(home)
+    experiment = client.get_experiment_by_name("gristmill")
+    (run,) = client.search_runs([experiment.experiment_id], "tags.kind = 'search'")
+    found = {trace.info.tags["episode"]: len(trace.data.spans) for trace in traces(home, run.info.run_id)}
+    assert found == {f"e{number}": len(episode(number).steps) + 1 for number in numbers if number != 2}
+
+
 TEXTS = st.text(max_size=30)
 USAGES = st.builds(Usage, st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 10))
 CALLS = st.builds(ToolCall, TEXTS, TEXTS, TEXTS | st.just("[" * 5000) | st.just('{"a": NaN}'))
