@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import email.utils
 import re
+import time
 from collections.abc import Mapping
+from typing import Any
 
 from agents.chat import Usage
 from agents.errors import ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
@@ -42,18 +45,39 @@ def said(error: BaseException, secrets: Mapping[str, str]) -> str:
     return f"{type(error).__name__}: {text[:MAX_MESSAGE_CHARS]}"
 
 
-def retry_after_s(error: Exception) -> float | None:
-    """What the provider's `Retry-After` header asks for, where it is a number of seconds."""
+def retry_after_s(error: Exception, now_s: float | None = None) -> float | None:
+    """What the provider's `Retry-After` header asks for, in seconds or as a date (RFC 9110, 10.2.3), or what its
+    `retry-after-ms` does, which some send as well; `now_s` is the time since the epoch.
+    """
+    now_s = time.time() if now_s is None else now_s
     response = getattr(error, "response", None)
     for headers in (getattr(response, "headers", None), getattr(error, "litellm_response_headers", None)):
-        value = headers.get("retry-after") if headers is not None else None
-        try:
-            seconds = float(value) if value is not None else -1.0
-        except ValueError:
+        if headers is None:
             continue
-        if 0 <= seconds < float("inf"):
-            return seconds
+        milliseconds = _number(headers.get("retry-after-ms"))
+        value = headers.get("retry-after")
+        found = _number(value) if milliseconds is None else milliseconds / 1e3
+        if found is None:
+            found = _until(value, now_s)
+        if found is not None:
+            return found
     return None
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _until(value: Any, now_s: float) -> float | None:
+    """Seconds to a date; 0 if it has passed."""
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now_s)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def packed(error: ModelError) -> Failure:

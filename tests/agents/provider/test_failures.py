@@ -63,12 +63,30 @@ def test_the_status_decides_which_error_it_is(status: int | None, kind: type[Mod
     assert getattr(again, "retry_after_s", None) == (3.0 if status == 429 else None)
 
 
+DATE_S = 1_792_567_680.0
+
+
 @pytest.mark.parametrize(
-    ("header", "seconds"),
-    [("2", 2.0), ("0.25", 0.25), ("-1", None), ("nan", None), ("inf", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)],
+    ("headers", "seconds"),
+    [
+        *(({"retry-after": text}, number) for text, number in (("2", 2.0), ("0.25", 0.25), ("-1", None))),
+        *(({"retry-after": text}, None) for text in ("nan", "inf", "", "soon", "Wed, 99 Oct 2026 07:28:00 GMT")),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:27:00 GMT"}, 0.0),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
+        ({"retry-after-ms": "junk", "retry-after": "2"}, 2.0),
+        ({}, None),
+    ],
 )
-def test_retry_after_is_a_number_of_seconds_or_nothing(header: str, seconds: float | None) -> None:
-    assert retry_after_s(ProviderError("", 429, {"retry-after": header})) == seconds
+def test_retry_after_is_seconds_a_date_or_nothing(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_s(ProviderError("", 429, headers), DATE_S) == seconds
+
+
+@given(st.text())
+def test_whatever_stands_there_is_no_failure_of_ours(text: str) -> None:
+    for name in ("retry-after", "retry-after-ms"):
+        found = retry_after_s(ProviderError("", 429, {name: text}))
+        assert found is None or 0 <= found < float("inf")
 
 
 def test_what_came_in_the_middle_of_a_stream_is_told_by_its_cause() -> None:
