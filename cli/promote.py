@@ -15,6 +15,7 @@ from tasks.settings import from_environment
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", choices=CHANNELS, default="canary", help="where to publish")
     parser.add_argument("--search", default="", help="id of the search; the one that finished last if not given")
+    parser.add_argument("--again", action="store_true", help="also take kernels that failed in canary")
     parser.add_argument("--release", action="store_true", help="judge nothing: make stable serve what canary serves")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
             step,
             channel=arguments.channel,
             search_id=arguments.search,
+            again=arguments.again,
             tell=lambda text: watch.say("promote", text),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prefect import flow
 
@@ -12,6 +12,7 @@ from registry.errors import ApprovalError
 from registry.publication import Published, move
 from tasks import compilation, journal, mlflow_mirror, object_store, promotion, proving, results
 from tasks.errors import NoWinnerError
+from tasks.journal import JournalEntry
 from tasks.proving import Told
 from tasks.settings import Settings, from_environment
 
@@ -26,33 +27,55 @@ def promote_steps(
     channel: str,
     search_id: str = "",
     proof_s: float = PROOF_S,
+    again: bool = False,
     tell: Told = lambda text: None,
 ) -> tuple[Published, tuple[Artifact, ...]]:
-    """Promotes what a search found; only what the second judgement confirms is published.
+    """Promotes what a search found; only what the second judgement confirms is published. What failed in canary is
+    left out, unless a person wants it tried `again`: the loop must not push it round and round.
 
     Raises:
-        NoWinnerError: nothing of the search is proven faster, now or then.
+        NoWinnerError: nothing of the search is proven faster, now or then, or all of that has failed in canary.
     """
     search = step(results.load)(settings, search_id)
     entries = journal.read(compilation.journal_path(settings, search.result.search_id))
-    winners = {one: found for one, found in promotion.winners(entries).items() if search.of(*one)}
+    failed: dict[str, str] = {}
+    if not again:
+        with object_store.opened(settings) as opened:
+            failed = step(promotion.failed_in_canary)(opened.store, settings)
+    winners = {one: found for one, found in promotion.winners(entries, failed).items() if search.of(*one)}
     if not winners:
-        raise NoWinnerError(f"search {search.result.search_id} proved no candidate faster; search longer, or leave it")
+        raise _no_winner(search.result.search_id, entries, failed)
     proofs = step(proving.prove_winners)(settings, search, winners, proof_s, tell)
     artifacts, files = proving.artifacts_of(proofs, settings, tell)
     with object_store.opened(settings) as opened:
         tell(f"signing and publishing {len(artifacts)} tables")
+        reason = f"search {search.result.search_id}"
         published = step(promotion.publish_artifacts)(
-            opened.store, settings, channel, artifacts, files, search.profile, f"search {search.result.search_id}"
+            opened.store, settings, channel, artifacts, files, search.profile, reason, again
         )
     return published, artifacts
 
 
+def _no_winner(search_id: str, entries: Sequence[JournalEntry], failed: Mapping[str, str]) -> NoWinnerError:
+    won = (one.candidate.digest for one in entries if one.verdict.won)
+    why = next((failed[digest] for digest in won if digest in failed), None)
+    if why is None:
+        return NoWinnerError(f"search {search_id} proved no candidate faster; search longer, or leave it")
+    return NoWinnerError(
+        f"search {search_id}: what it proved faster was tried before ({why}); search longer, or try it once more: "
+        "./mill promote --again"
+    )
+
+
 @flow(name="promote")
-def promote(channel: str = "canary", search_id: str = "", proof_s: float = PROOF_S) -> int:
-    """Publishes the winners of the last search, or of one given by id. Returns the generation's number."""
+def promote(channel: str = "canary", search_id: str = "", proof_s: float = PROOF_S, again: bool = False) -> int:
+    """Publishes the winners of the last search, or of one given by id; those that failed in canary only `again`.
+    Returns the generation's number.
+    """
     settings = from_environment()
-    published, artifacts = promote_steps(settings, tracked, channel=channel, search_id=search_id, proof_s=proof_s)
+    published, artifacts = promote_steps(
+        settings, tracked, channel=channel, search_id=search_id, proof_s=proof_s, again=again
+    )
     table_artifact("promoted-ranges", range_rows(artifacts), f"Generation {published.number} of {channel}")
     tracked(mlflow_mirror.keep_mirror)(settings)
     return published.number

@@ -11,6 +11,7 @@ from prefect.events import emit_event
 from flows.promote import release_steps
 from flows.rollback import rollback_steps
 from flows.steps import Step, table_artifact, tracked
+from registry import failures
 from registry.canary import Outcome, WatchPolicy
 from registry.errors import ApprovalError, RollbackTargetError, SupersededError
 from tasks import canary, mlflow_mirror, object_store, promotion, watch_report
@@ -50,7 +51,7 @@ def _act(settings: Settings, step: Step, looked: Looked) -> str:
     outcome, judged = looked.assessment.outcome, looked.watch.canary.state
     try:
         if outcome is Outcome.FAILED:
-            return _roll_back(there, step, judged, f"canary failed: {looked.assessment.reason}")
+            return _roll_back(there, step, judged, failures.told(looked.assessment.reason))
         if outcome is Outcome.SUCCEEDED:
             released = release_steps(there, step, judged)
             return f"released: {released.channel} is at {released.number}"

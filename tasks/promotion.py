@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from kernels.inputs import held_out
 from kernels.profile import TrafficProfile
 from kernels.verdict import Verdict
 from registry.approval import Approval, approve_by_policy
+from registry.failures import failed_kernels, why_failed
 from registry.keys import Keyring, create_keys
 from registry.promotion import (
     DEFAULT_APPROVAL,
@@ -36,6 +37,7 @@ from registry.promotion import (
     form_table,
 )
 from registry.publication import Published, publish
+from registry.repository import Repository
 from tasks.errors import NoWinnerError
 from tasks.journal import JournalEntry
 from tasks.search_plan import NOT_RELEASED
@@ -74,17 +76,22 @@ class Proof:
     files: dict[str, bytes]
 
 
-def winners(entries: Iterable[JournalEntry]) -> dict[tuple[str, str], tuple[Candidate, ...]]:
+def winners(
+    entries: Iterable[JournalEntry], without: Collection[str] = ()
+) -> dict[tuple[str, str], tuple[Candidate, ...]]:
     """Per operator and dtype the fewest candidates that are about the best wherever any of them is faster.
 
     About means `NEAR_BEST` of the best lower bound: every further kernel costs a second judgement, and memory
     for its packed weights on every host. Chosen greedily by the time they would serve.
+
+    Args:
+        without: digests of candidates to pass over.
     """
     bounds: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     candidates: dict[str, Candidate] = {}
     weights: dict[str, int] = {}
     for entry in entries:
-        if not entry.verdict.won:
+        if not entry.verdict.won or entry.candidate.digest in without:
             continue
         candidate = entry.candidate
         candidates[candidate.digest] = candidate
@@ -180,9 +187,13 @@ def publish_artifacts(
     files: Mapping[str, bytes],
     traffic: TrafficProfile,
     reason: str,
+    again: bool = False,
 ) -> Published:
     """Publishes what passes the gate against what is current, for this traffic. Safe to repeat. What hosts cannot call
     is left out, and declined.
+
+    Args:
+        again: take kernels that failed in canary too, because a person says so.
 
     Raises:
         NoWinnerError: hosts can call none of it.
@@ -194,13 +205,24 @@ def publish_artifacts(
     named = {file.sha256 for artifact in released for file in all_files(artifact)}
     contents = {sha256: content for sha256, content in files.items() if sha256 in named}
 
+    failed = {} if again else failed_in_canary(store, settings)
+
     def decide(new: Artifact, current: Artifact | None) -> Decision:
+        why = why_failed(new.table, failed)
+        if why is not None:
+            return Decision(False, f"{why}; ./mill promote --again tries it once more")
         return decide_for(traffic, new.table, current.table if current else None)
 
     keyring, channel = keyring_of(settings), channel_of(settings, channel_name)
     approve = approve_alone if policy_approves(settings, keyring) else None
     published = publish(store, keyring, channel, released, contents, decide, reason, approve)
     return replace(published, declined={**published.declined, **unreleased})
+
+
+def failed_in_canary(store: ObjectStore, settings: Settings) -> dict[str, str]:
+    """Candidates and objects, by digest, that failed there: when and why. See `registry.failures`."""
+    repository = Repository(store, keyring_of(settings))
+    return failed_kernels(store, repository, channel_of(settings, "canary")) if repository.exists() else {}
 
 
 def policy_approves(settings: Settings, keyring: Keyring) -> bool:

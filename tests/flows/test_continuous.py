@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from flows.continuous import Turn, continuous_steps
+from flows.promote import promote_steps
 from flows.steps import Step
 from gristmill.workload import Workload
 from kernels.profile import TrafficProfile, rank
+from registry import failures
 from registry.errors import RegistryStateError
 from registry.repository import Repository
+from registry.rollback import roll_back
 from tasks import object_store, promotion
 from tasks.compilation import OperatorSearch, SearchResult, journal_path, search_id_of
 from tasks.journal import Journal
@@ -132,6 +135,33 @@ def test_a_turn_without_a_winner_is_a_turn(mill: Mill) -> None:
     turned = mill.turn()
     assert turned.compiled and turned.generation is None and "proved no candidate faster" in turned.reason
     assert not mill.turn().compiled
+
+
+def fail_canary(mill: Mill) -> None:
+    with object_store.opened(mill.settings) as opened:
+        keyring, channel = promotion.keyring_of(mill.settings), promotion.channel_of(mill.settings, "canary")
+        roll_back(opened.store, keyring, channel, to=0, reason=failures.told("3 mismatches"))
+
+
+def test_what_failed_in_canary_is_not_pushed_round_and_round(mill: Mill) -> None:
+    first = mill.turn()
+    fail_canary(mill)
+    mill.traffic = LARGE
+    turned = mill.turn()
+    assert turned.compiled and turned.generation is None and mill.searches == 2, "it finds the same again"
+    assert f"generation {first.generation} failed in canary: 3 mismatches" in turned.reason
+    assert "./mill promote --again" in turned.reason
+    assert not mill.turn().compiled, "nor does it search for ever"
+    published, _ = promote_steps(mill.settings, mill.step, channel="canary", again=True)
+    assert published.manifests and not published.declined, "a person has said so"
+
+
+def test_another_kernel_is_tried_after_one_has_failed(mill: Mill) -> None:
+    first = mill.turn()
+    fail_canary(mill)
+    mill.traffic, mill.ratio = LARGE, 2.5
+    turned = mill.turn()
+    assert turned.generation is not None and first.generation is not None and turned.generation > first.generation
 
 
 def test_what_the_gate_declines_is_told_and_no_generation(mill: Mill) -> None:

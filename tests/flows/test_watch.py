@@ -20,6 +20,7 @@ from gristmill import records, trust
 from gristmill.status_report import report, report_key
 from registry.approval import PERSON, approve
 from registry.canary import Outcome, WatchPolicy
+from registry.failures import failed_kernels, why_failed
 from registry.publication import move, publish
 from registry.share import set_share
 from tasks import canary, object_store, watch_report
@@ -119,6 +120,9 @@ class TestActing:
         assert trial.serves(CANARY) == trial.serves(STABLE) == {"softmax.float32"}
         log = list(trial.world.repository.history(CANARY))
         assert log[0].index.reason.startswith("rollback to 2: canary failed: 2 mismatches (rms_norm.float32 on ")
+        failed = failed_kernels(trial.world.store, trial.world.repository, CANARY)
+        assert why_failed(make_artifact("rms_norm", b"code 2")[0].table, failed), "nobody brings it back unknowingly"
+        assert why_failed(make_artifact("softmax", b"code 1")[0].table, failed) is None
         assert trial.look().action == "" and len(list(trial.world.repository.history(CANARY))) == len(log)
         assert "nothing is tried" in watch_flow.line(trial.look()) and "2 mismatches" in watch_flow.line(trial.look())
 

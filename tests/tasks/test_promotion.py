@@ -16,9 +16,11 @@ from gristmill.pull import Puller
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
+from registry import failures
 from registry.errors import ApprovalError
 from registry.promotion import ApprovalPolicy
 from registry.repository import Repository
+from registry.rollback import roll_back
 from tasks import promotion, proving
 from tasks.errors import NoWinnerError
 from tasks.journal import JournalEntry
@@ -65,6 +67,10 @@ class TestWinners:
 
     def test_slower_and_broken_ones_never_win(self) -> None:
         assert winners([entry(1, (ONE, 0.9)), entry(2)]) == {}
+
+    def test_the_next_best_takes_the_place_of_one_that_is_passed_over(self) -> None:
+        found = winners([entry(1, (ONE, 2.0)), entry(2, (ONE, 1.5))], {candidate(1).digest: "failed"})
+        assert found == {("rms_norm", "float32"): (candidate(2),)}
 
     def test_a_point_below_one_is_not_won_by_a_candidate_that_won_elsewhere(self) -> None:
         assert winners([entry(1, (ONE, 2.0), (FOUR, 0.7))])[("rms_norm", "float32")] == (candidate(1),)
@@ -171,6 +177,27 @@ class TestPublish:
         assert "rms_norm.float32" in worse.declined
         _, better = self.publish(world, 2.5)
         assert better.number > first.number and not better.declined
+
+    def test_what_failed_in_canary_comes_back_only_if_a_person_says_so(self, world) -> None:
+        """Under another manifest too: a second proof of the same kernel has another seed and another date."""
+        chosen, store = world
+        proof = prove(FormulaBench(lambda c, w: 2.0), profile(ONE), [candidate(20)])
+        artifact, files = form_artifact(proof, chosen, ENVIRONMENT)
+
+        def offered(created_utc: str, again: bool = False):
+            anew = replace(artifact, created_utc=created_utc)
+            return publish_artifacts(store, chosen, "canary", [anew], files, profile(ONE), "search abc", again)
+
+        first = offered("2026-12-01T00:00:00+00:00")
+        channel = promotion.channel_of(chosen, "canary")
+        roll_back(store, promotion.keyring_of(chosen), channel, reason=failures.told("3 mismatches"))
+        for refused in map(offered, ("2026-12-01T00:00:00+00:00", "2026-12-02T00:00:00+00:00")):
+            assert refused.manifests == {} and refused.declined["rms_norm.float32"] == (
+                f"generation {first.number} failed in canary: 3 mismatches; ./mill promote --again tries it once more"
+            )
+        again = offered("2026-12-02T00:00:00+00:00", again=True)
+        assert again.manifests and not again.declined
+        assert promotion.failed_in_canary(store, chosen) == {}, "whoever brought it back knew"
 
     def test_after_a_drift_the_gain_on_todays_traffic_counts(self, world) -> None:
         """The current table gains more, but where nobody calls any more."""
