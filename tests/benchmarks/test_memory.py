@@ -56,6 +56,15 @@ def test_the_figure_is_of_sums_and_says_whether_it_is_met() -> None:
     assert memory.figure(found[:1], 40).verdict is Outcome.MISSED
 
 
+def test_it_goes_on_until_it_is_sure() -> None:
+    def pairs(*counts: tuple[int, int]) -> list[Comparison]:
+        return [Comparison("a", 0, 2.0, cold, warm) for cold, warm in counts]
+
+    assert memory.is_sure(pairs((20, 2), (18, 3), (22, 4), (15, 1), (20, 5), (19, 2)))
+    assert memory.is_sure(pairs((4, 4), (5, 3), (3, 3), (2, 2), (6, 7), (3, 2)))
+    assert not memory.is_sure(pairs((20, 2), (18, 18), (22, 4), (15, 14), (20, 5), (19, 2)))
+
+
 def test_new_shapes_are_new() -> None:
     for case in CASES:
         first, then = (memory.workloads_of(case, shapes) for shapes in (case.first, case.then))
