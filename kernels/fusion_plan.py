@@ -14,6 +14,7 @@ All characters are those that object keys take. Imports no torch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 FEED, KEEP, BESIDE = "+", "++", "-"
@@ -41,6 +42,13 @@ def parse(name: str) -> tuple[Stage, ...]:
     return tuple(
         Stage(tuple(stage.split(BESIDE)), link == KEEP) for stage, link in zip(LINK.split(name), links, strict=True)
     )
+
+
+def is_part(name: str, whole: str) -> bool:
+    """Whether one fused operator computes a part of what another does: stages in a row, with operators of each."""
+    some, every = ([Counter(stage.operators) for stage in parse(one)] for one in (name, whole))
+    places = range(len(every) - len(some) + 1)
+    return any(all(few <= many for few, many in zip(some, every[place:], strict=False)) for place in places)
 
 
 def render(stages: tuple[Stage, ...]) -> str:

@@ -1,6 +1,7 @@
 """What a session searches, and for how long each: the profile's operators, and where asked for what they could be fused
 to. A fused operator's share of the budget follows what fusing itself saves; what a better kernel for one of its parts
-saves is that part's own.
+saves is that part's own. A call can be fused in one way only, so what is a part of a fusion that saves more is not
+tried, unless it is named.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ NO_SECONDS = f"its share of the budget is below {MINIMUM_S:.0f} s"
 NOT_RELEASED = "proven, not released: hosts cannot call fused operators yet"
 
 
+Key = tuple[str, str]
+"""Operator and dtype."""
+
+
 @dataclass(frozen=True)
 class Skipped:
     """An operator that was to be searched, and why it is not."""
@@ -40,7 +45,7 @@ class SearchPlan:
     """All operators of the profile."""
     fusions: tuple[Proposal, ...]
     """Those to be searched, or skipped."""
-    seconds: dict[tuple[str, str], float]
+    seconds: dict[Key, float]
     skipped: tuple[Skipped, ...]
 
 
@@ -56,7 +61,7 @@ def plan(
     """
     Args:
         only: names of operators to search, fused ones too; if empty, all that the profile holds.
-        fusions: whether to search what could be fused as well, where `only` names nothing.
+        fusions: whether to search what could be fused as well.
         is_writable: whether anybody can propose candidates for an operator and dtype.
 
     Raises:
@@ -70,12 +75,29 @@ def plan(
     wanted += map(_ranked, chosen)
     if not wanted:
         raise _nothing_of(only, ranked, proposals)
-    writable = [one for one in wanted if is_writable(one.operator, one.dtype)]
-    seconds = split_budget(writable, budget_s, MINIMUM_S)
-    skipped = [Skipped(one.operator, one.dtype, NOBODY) for one in wanted if one not in writable]
-    funded = {*seconds, *((one.operator, one.dtype) for one in skipped)}
-    skipped += [Skipped(p.operator, p.dtype, NO_SECONDS) for p in chosen if (p.operator, p.dtype) not in funded]
-    return SearchPlan(ranked, tuple(chosen), seconds, tuple(skipped))
+    reasons = {} if only else _parts(chosen)
+    for one in wanted:
+        if not is_writable(one.operator, one.dtype):
+            reasons.setdefault((one.operator, one.dtype), NOBODY)
+    seconds = split_budget([one for one in wanted if _key(one) not in reasons], budget_s, MINIMUM_S)
+    reasons |= {_key(one): NO_SECONDS for one in chosen if _key(one) not in {*seconds, *reasons}}
+    skipped = tuple(Skipped(operator, dtype, reason) for (operator, dtype), reason in reasons.items())
+    return SearchPlan(ranked, tuple(chosen), seconds, skipped)
+
+
+def _parts(proposals: Sequence[Proposal]) -> dict[Key, str]:
+    """Those that are a part of one that saves more, and of which."""
+    found: dict[Key, str] = {}
+    for place, one in enumerate(proposals):
+        larger = [p for p in proposals[:place] if p.dtype == one.dtype and _key(p) not in found]
+        whole = next((p.operator for p in larger if fusion_plan.is_part(one.operator, p.operator)), "")
+        if whole:
+            found[_key(one)] = f"it is a part of {whole}, which saves more"
+    return found
+
+
+def _key(one: RankedOperator | Proposal) -> Key:
+    return one.operator, one.dtype
 
 
 def workloads_of(

@@ -187,3 +187,19 @@ def test_what_overflows_between_the_parts_is_not_asked() -> None:
         assert "extreme" not in catalogue.operator(name).regimes, name
     for name in ("residual_add+rms_norm", f"silu_and_mul+{LINEAR}", GATED):
         assert "extreme" in catalogue.operator(name).regimes, name
+
+
+@given(plans)
+def test_a_fused_operator_is_made_of_its_parts(stages: tuple[Stage, ...]) -> None:
+    whole = fusion_plan.render(stages)
+    assert fusion_plan.is_part(whole, whole)
+    for stage in stages:
+        assert fusion_plan.is_part(fusion_plan.render((Stage(stage.operators[:1]),)), whole)
+    longer = fusion_plan.render((*stages, Stage(("softmax",))))
+    assert fusion_plan.is_part(whole, longer) and not fusion_plan.is_part(longer, whole)
+
+
+def test_parts_lie_in_a_row() -> None:
+    assert fusion_plan.is_part(f"{LINEAR}+silu_and_mul", f"rms_norm+{GATED}")
+    assert not fusion_plan.is_part("rms_norm+silu_and_mul", f"rms_norm+{GATED}")
+    assert not fusion_plan.is_part(f"{LINEAR}-{LINEAR}-{LINEAR}", GATED)
