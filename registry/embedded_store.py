@@ -35,6 +35,8 @@ STOP_TIMEOUT_S = 5.0
 """Then it is killed, which loses nothing that it has confirmed."""
 _GRPC_OFFSET = 10_000
 """SeaweedFS listens for gRPC at each port plus this."""
+_PORTS = range(10_000, 32_768 - _GRPC_OFFSET)
+"""Below those that Linux gives to connections, which might take one between two starts."""
 _SOCKETS = ("s3.sock", "filer.sock")
 """Below the store's folder, which is its working directory: SeaweedFS would leave them in /tmp."""
 
@@ -49,10 +51,11 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Running:
-    """The record of a started store, for processes in other terminals."""
+    """The record of a started store, for processes in other terminals and for the next start."""
 
     ports: tuple[int, ...]
     """The S3 port first."""
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class EmbeddedStore:
 
     port: int
     credentials: Credentials
+    pid: int
+    """Of the server, for whoever measures or kills it."""
 
     @property
     def endpoint(self) -> str:
@@ -88,8 +93,9 @@ class EmbeddedStore:
 def running_or_started(state_dir: Path) -> Iterator[EmbeddedStore]:
     """The store of this state folder: the one that another process runs, or one of our own until the block ends.
 
-    The objects stay in the folder and are there at the next start. Ours dies with this process, however that
-    ends; call from the thread that lives as long as the store shall, because Linux ties the child to it.
+    The objects stay in the folder and are there at the next start, which listens at the same ports if they are free:
+    who followed it goes on. Ours dies with this process, however that ends; call from the thread that lives as long
+    as the store shall, because Linux ties the child to it.
 
     Raises:
         EmbeddedStoreError: it did not start, or the other process's did not answer.
@@ -120,7 +126,7 @@ def _started(folder: Path) -> Iterator[EmbeddedStore]:
     record = folder / "running.json"
     with contextlib.suppress(FileNotFoundError, GristmillError):
         _remove_sockets(folder, records.parse(Running, record.read_bytes()).ports)
-    ports = _free_ports(5)
+    ports = _ports(folder / "ports.json")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             _command(data, folder / "s3.json", ports),
@@ -133,9 +139,9 @@ def _started(folder: Path) -> Iterator[EmbeddedStore]:
             env={name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ},
         )
     try:
-        store = EmbeddedStore(ports[0], credentials)
+        store = EmbeddedStore(ports[0], credentials, process.pid)
         _wait_until_ready(store, process, folder / "log")
-        durable_file.write(record, records.canonical_json(Running(ports)))
+        durable_file.write(record, records.canonical_json(Running(ports, process.pid)))
         yield store
     finally:
         record.unlink(missing_ok=True)
@@ -150,7 +156,7 @@ def _of_other_process(folder: Path, lock: int) -> EmbeddedStore | None:
         with contextlib.suppress(OSError, GristmillError):
             found = records.parse(Running, (folder / "running.json").read_bytes())
             with socket.create_connection(("127.0.0.1", found.ports[0]), timeout=1):
-                return EmbeddedStore(found.ports[0], _credentials(folder))
+                return EmbeddedStore(found.ports[0], _credentials(folder), found.pid)
         time.sleep(0.1)
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -266,15 +272,35 @@ def _credentials(folder: Path) -> Credentials:
     return found
 
 
+def _ports(path: Path) -> tuple[int, ...]:
+    """Those of the last start, or others if one of them is taken."""
+    with contextlib.suppress(FileNotFoundError, GristmillError), contextlib.ExitStack() as held:
+        ports = records.parse(Running, path.read_bytes()).ports
+        if all(_hold(held, port, ending=True) for port in ports):
+            return ports
+    ports = _free_ports(5)
+    durable_file.write(path, records.canonical_json(Running(ports)))
+    return ports
+
+
 def _free_ports(count: int) -> tuple[int, ...]:
     """Loopback ports that are free now, and so are their gRPC twins."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
-            port = 20_000 + secrets.randbelow(12_000)
-            with contextlib.suppress(OSError):
-                for twin in (port, port + _GRPC_OFFSET):
-                    probe = held.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", twin))
+            port = secrets.choice(_PORTS)
+            if _hold(held, port):
                 ports.append(port)
         return tuple(ports)
+
+
+def _hold(held: contextlib.ExitStack, port: int, ending: bool = False) -> bool:
+    """Keeps others from a port and its twin, if both are free; `ending`: connections that have ended do not count."""
+    try:
+        for twin in (port, port + _GRPC_OFFSET):
+            probe = held.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, ending)
+            probe.bind(("127.0.0.1", twin))
+    except OSError:
+        return False
+    return True

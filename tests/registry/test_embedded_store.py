@@ -73,15 +73,33 @@ def test_second_process_joins_and_death_of_the_owner_frees_everything(tmp_path: 
     wait_until(lambda: not answers(port))
     with running_or_started(tmp_path) as ours:
         assert store.read(ours.open(), "a") == b"1"
+        ours.open().put("a", b"2")
+        os.kill(ours.pid, signal.SIGKILL)
+    port = ours.port
+    with running_or_started(tmp_path) as ours:
+        assert ours.port == port
+        assert store.read(ours.open(), "a") == b"2"
         assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "store").glob("*.json")} == {
             "credentials.json": 0o600,
             "s3.json": 0o600,
             "running.json": 0o644,
+            "ports.json": 0o644,
         }
         assert sockets(port) == []
     assert not answers(ours.port)
     assert sockets(ours.port) == []
     assert not (tmp_path / "store" / "running.json").exists()
+
+
+def test_ports_that_others_have_taken_are_left_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "ports.json"
+    first = embedded_store._ports(path)
+    assert len(set(first)) == 5
+    with socket.create_server(("127.0.0.1", first[2] + 10_000)):
+        second = embedded_store._ports(path)
+    assert first[2] not in second
+    path.write_text("{")
+    assert len(embedded_store._ports(path)) == 5
 
 
 def test_a_program_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
