@@ -45,6 +45,18 @@ class Live:
     states: dict[Channel, Entry]
 
 
+@dataclass(frozen=True)
+class Orders:
+    """What hosts of one kind are told at one moment."""
+
+    canary: Entry | None
+    """None if nothing was ever published there; likewise stable."""
+    stable: Entry | None
+    share_permille: int
+    """Of the fleet's `auto` hosts; see `gristmill.cohort`."""
+    revoked: Revocations
+
+
 class Repository:
     """The registry in a store, as the holder of a keyring sees and changes it.
 
@@ -116,6 +128,15 @@ class Repository:
     def is_current(self, timestamp_etag: str) -> bool:
         """Whether nothing was published since that timestamp was read."""
         return isinstance(self._store.get(TIMESTAMP_KEY, timestamp_etag, MAX_METADATA_BYTES), NotModified)
+
+    def orders(self, kind: Channel) -> Orders:
+        """What the hosts of a fleet, model and hardware are told now, in one reading, whatever the name of `kind`."""
+        state = self.read()
+        canary, stable = (
+            self._reader.entry(self._reader.role(state, name), replace(kind, name=name)) for name in CHANNELS
+        )
+        share = self._reader.shares(state).share(kind.fleet)
+        return Orders(canary, stable, share, self._reader.revoked(state))
 
     def commit(self, channel: Channel, edit: EditFunction) -> Entry | None:
         """Applies an edit to whatever is current, and makes the result current.

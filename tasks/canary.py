@@ -16,6 +16,7 @@ from gristmill.errors import (
     ObjectTooLargeError,
     PreconditionFailedError,
 )
+from gristmill.revocation import Revocations, not_revoked, remainder
 from gristmill.status_report import Received, read_reports
 from gristmill.store import ObjectStore, StoredObject
 from gristmill.trust import Channel
@@ -23,9 +24,8 @@ from registry.canary import DEFAULT_POLICY, Assessment, WatchPolicy, look
 from registry.entry import Entry
 from registry.garbage import store_clock_s
 from registry.keys import Keyring
-from registry.metadata_reader import TIMESTAMP_KEY
+from registry.publication import read_manifest
 from registry.repository import Repository
-from registry.share import read_shares
 from registry.witness import Canary, Watch
 from tasks.errors import WatchError
 from tasks.settings import Settings
@@ -74,11 +74,10 @@ def policy_of(changes: Mapping[str, float]) -> WatchPolicy:
 
 def canary_channels(object_store: ObjectStore, keyring: Keyring, settings: Settings) -> tuple[Channel, ...]:
     """The canary channels of this fleet and model, on all hardware that something was published for."""
-    try:
-        object_store.get(TIMESTAMP_KEY)
-    except ObjectNotFoundError:
+    repository = Repository(object_store, keyring)
+    if not repository.exists():
         return ()
-    states = Repository(object_store, keyring).live().states
+    states = repository.live().states
     ours = [
         one for one in states if (one.name, one.fleet, one.model) == (cohort.CANARY, settings.fleet, settings.model)
     ]
@@ -97,12 +96,11 @@ def look_at(
     Raises:
         WatchError: others looked at the same moment, many times.
     """
-    repository = Repository(object_store, keyring)
-    entry = repository.current(channel)
-    stable = repository.current(replace(channel, name=cohort.STABLE))
-    share = read_shares(object_store, keyring).share(channel.fleet)
+    orders = Repository(object_store, keyring).orders(channel)
+    entry, share = orders.canary, orders.share_permille
     now_s = store_clock_s(object_store)
-    canary = canary_of(channel, entry, stable, share)
+    tried, stable = (_run_by_hosts(object_store, one, orders.revoked) for one in (entry, orders.stable))
+    canary = canary_of(channel, entry, tried, stable, share)
     if canary is None:
         received = tuple(read_reports(object_store, channel, now_s - SHOWN_S))
         return Looked(channel, entry, share, received, now_s, policy.silent_s, None, None)
@@ -111,18 +109,23 @@ def look_at(
     return Looked(channel, entry, share, received, now_s, policy.silent_s, watch, assessment)
 
 
-def canary_of(channel: Channel, entry: Entry | None, stable: Entry | None, share_permille: int) -> Canary | None:
-    """What is tried; None while canary serves what stable serves."""
-    served = stable.index.tables if stable else {}
-    if entry is None or entry.index.tables == served:
+def canary_of(
+    channel: Channel, entry: Entry | None, tried: Mapping[str, str], stable: Mapping[str, str], share_permille: int
+) -> Canary | None:
+    """What is tried; None while canary serves what stable serves.
+
+    Args:
+        tried, stable: tables that hosts of either channel run: what is revoked is tried on nobody, and waited for by
+            nobody. Hosts draw their cohort with what the index says all the same.
+    """
+    if entry is None or tried == stable:
         return None
-    tables = entry.index.tables
     return Canary(
         channel=channel,
         state=entry.sha256,
         number=entry.index.number,
         promoted_s=datetime.fromisoformat(entry.index.created_utc).timestamp(),
-        changed=tuple(sorted(name for name, digest in tables.items() if served.get(name) != digest)),
+        changed=tuple(sorted(name for name, digest in tried.items() if stable.get(name) != digest)),
         salt=cohort.salt_of(entry.index),
         share_permille=share_permille,
     )
@@ -131,6 +134,21 @@ def canary_of(channel: Channel, entry: Entry | None, stable: Entry | None, share
 def watch_key(channel: Channel) -> str:
     """Where the store keeps what is remembered of a channel's canary."""
     return f"watch/{channel.fleet}/{channel.model}/{channel.hardware}.json"
+
+
+def _run_by_hosts(object_store: ObjectStore, entry: Entry | None, revoked: Revocations) -> dict[str, str]:
+    """The tables of a state that hosts run: those of which something is left that is not revoked."""
+    tables = not_revoked(entry.index.tables, revoked) if entry else {}
+    if not revoked.reasons:
+        return tables
+    return {name: digest for name, digest in tables.items() if _has_kernels(object_store, digest, revoked)}
+
+
+def _has_kernels(object_store: ObjectStore, manifest_sha256: str, revoked: Revocations) -> bool:
+    try:
+        return bool(remainder(read_manifest(object_store, manifest_sha256).table, revoked).entries)
+    except ObjectNotFoundError:
+        return True  # the store has lost it; hosts have it in their caches
 
 
 def _looked(

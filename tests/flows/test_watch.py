@@ -16,12 +16,14 @@ import pytest
 from flows import watch as watch_flow
 from flows.steps import Step, plain
 from flows.watch import Watched, watch_steps
-from gristmill import records, trust
+from gristmill import cohort, records, trust
 from gristmill.status_report import report, report_key
 from registry.approval import PERSON, approve
 from registry.canary import Outcome, WatchPolicy
 from registry.failures import failed_kernels, why_failed
+from registry.metadata_reader import TIMESTAMP_KEY
 from registry.publication import move, publish
+from registry.revocation import revoke
 from registry.share import set_share
 from tasks import canary, object_store, watch_report
 from tasks.errors import WatchError
@@ -275,6 +277,50 @@ class TestMemory:
         trial.tried = trial.world.publish("rms_norm", b"code 3")
         trial.swapped[True] = utc(time.time())
         assert outcome(trial.reports(fleet())) is Outcome.SUCCEEDED
+
+
+class TestRevoked:
+    """What nobody may load is tried on nobody: else the watch would wait for its calls for ever."""
+
+    def digest(self, kind: str, code: bytes) -> str:
+        artifact, _ = make_artifact("rms_norm", code)
+        (entry,) = artifact.table.entries
+        found = {"manifest": records.digest(artifact), "object": entry.object.sha256, "candidate": entry.candidate}
+        return found[kind]
+
+    @pytest.mark.parametrize("kind", ["manifest", "object", "candidate"])
+    def test_a_canary_of_which_nothing_is_left_is_none(self, trial: Trial, kind: str) -> None:
+        revoke(trial.world.store, trial.world.keyring, self.digest(kind, b"code 2"), "wrong under load")
+        found = trial.look()
+        assert found.looked.watch is None and found.action == ""
+        assert trial.serves(CANARY) == {"softmax.float32", "rms_norm.float32"}, "hosts leave it out by themselves"
+
+    def test_the_rest_of_a_canary_is_tried_under_the_salt_that_hosts_use(self, trial: Trial) -> None:
+        before = trial.look().looked
+        trial.tried = trial.world.publish("silu_and_mul", b"code 3")
+        raw = trial.world.repository.current(CANARY)
+        revoke(trial.world.store, trial.world.keyring, self.digest("object", b"code 2"), "wrong under load")
+        watch = trial.look().looked.watch
+        assert before.watch is not None and watch is not None and raw is not None
+        assert before.watch.canary.changed == ("rms_norm.float32",)
+        assert watch.canary.changed == ("silu_and_mul.float32",)
+        assert watch.canary.salt == cohort.salt_of(raw.index) and watch.canary.state == raw.sha256
+
+    def test_what_is_gone_from_the_store_may_be_in_caches(self, trial: Trial) -> None:
+        trial.world.store.delete(trust.blob_key(self.digest("manifest", b"code 2")))
+        revoke(trial.world.store, trial.world.keyring, "a" * 64, "another one")
+        watch = trial.look().looked.watch
+        assert watch is not None and watch.canary.changed == ("rms_norm.float32",)
+
+
+def test_one_look_reads_the_metadata_once(trial: Trial) -> None:
+    trial.report(fleet(), 60)
+    counting = DelegatingStore(trial.world.store)
+    canary.look_at(counting, trial.world.keyring, CANARY, POLICY, remember=True)
+    metadata = [key for key in counting.reads if key.startswith("tuf/")]
+    assert TIMESTAMP_KEY in metadata and len(metadata) == len(set(metadata))
+    reports = [key for key in counting.reads if key.startswith("reports/")]
+    assert len(reports) == len(set(reports)) == len(fleet())
 
 
 class TestReport:
