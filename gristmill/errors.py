@@ -88,6 +88,14 @@ class NativeKernelError(GristmillError):
     """A shared object does not export what the C ABI demands, or refused its setup phase."""
 
 
+class InconsistentGenerationError(GristmillError):
+    """A generation whose tables contradict each other or its host; nothing of it is used."""
+
+    def __init__(self, operator: str, message: str) -> None:
+        super().__init__(message)
+        self.operator = operator
+
+
 class KillSwitchError(GristmillError):
     """The local kill switch holds a word that means nothing."""
 

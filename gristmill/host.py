@@ -137,7 +137,7 @@ class Host:
         for refusal in refusals:
             detail = {"operator": refusal.operator, "candidate": refusal.candidate, "reason": refusal.reason}
             self._emit(HostEvent("refusal", refusal.generation, detail))
-        if not refusals:
+        if not any(refusal.whole for refusal in refusals):
             self._emit(HostEvent("staged", generation.number, {"tables": [table.name for table in generation.tables]}))
 
     def _guard(self, what: str, work: Callable[[], None]) -> None:

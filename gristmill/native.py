@@ -53,10 +53,11 @@ PACKED_WORD = 3
 class CallFrame:
     """One prebuilt call. Belongs to one thread; shapes, strides and scalars are fixed, pointers change.
 
-    The tensors of a run are not kept alive by the frame: the caller holds them until `run` returns.
+    A run writes each tensor's address to `words`, `TENSOR_WORDS` apart, inputs first, and calls `function(address)`.
+    The tensors are not kept alive by the frame: the caller holds them until it returns.
     """
 
-    __slots__ = ("_address", "_block", "_call", "_call_words", "_function", "_scalars", "_words", "hits", "next_shadow")
+    __slots__ = ("_block", "_call", "_scalars", "address", "call_words", "function", "hits", "next_shadow", "words")
 
     def __init__(
         self,
@@ -66,37 +67,37 @@ class CallFrame:
         scalars: Sequence[float],
     ) -> None:
         layouts = (*inputs, *outputs)
-        self._function = function
+        self.function = function
         self._block = (GmTensor * len(layouts))(*map(_descriptor, layouts))
-        self._words = memoryview(self._block).cast("B").cast("q")
+        self.words = memoryview(self._block).cast("B").cast("q")
         self._scalars = (ctypes.c_double * max(1, len(scalars)))(*scalars)
         base = ctypes.addressof(self._block)
         self._call = GmCall(base, base + ctypes.sizeof(GmTensor) * len(inputs), ctypes.addressof(self._scalars), None)
-        self._call_words = memoryview(self._call).cast("B").cast("q")
-        self._address = ctypes.c_void_p(ctypes.addressof(self._call))
+        self.call_words = memoryview(self._call).cast("B").cast("q")
+        self.address = ctypes.c_void_p(ctypes.addressof(self._call))
         self.hits = 0
         self.next_shadow = 0
 
     def use_packed(self, address: int) -> None:
         """Names the packed weights of the next run; 0 for none."""
-        self._call_words[PACKED_WORD] = address
+        self.call_words[PACKED_WORD] = address
 
     def run(self, tensors: Sequence[Tensor]) -> int:
         """Runs the kernel on inputs then outputs; 0 on success. Extents and strides must be the frame's."""
-        words = self._words
+        words = self.words
         position = 0
         for tensor in tensors:
             words[position] = tensor.data_ptr()
             position += TENSOR_WORDS
-        code: int = self._function(self._address)
+        code: int = self.function(self.address)
         return code
 
     def point_only_at(self, index: int, tensor: Tensor) -> ctypes.c_void_p:
         """Clears every data pointer but one, as a setup phase sees the call; returns the call's address."""
-        for position in range(0, len(self._words), TENSOR_WORDS):
-            self._words[position] = 0
-        self._words[index * TENSOR_WORDS] = tensor.data_ptr()
-        return self._address
+        for position in range(0, len(self.words), TENSOR_WORDS):
+            self.words[position] = 0
+        self.words[index * TENSOR_WORDS] = tensor.data_ptr()
+        return self.address
 
 
 class NativeKernel:

@@ -1,4 +1,4 @@
-"""A route: one kernel-table entry bound to one site, ready to be called from the engine's hot path."""
+"""A route: one kernel-table entry bound to one site, with its counters, its packed weights and its shadow checks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import is_grad_enabled
 
-from gristmill.domain import Layout
 from gristmill.kernel_table import TableEntry
 from gristmill.native import CallFrame, NativeKernel, layout_of
 from gristmill.site import Site
@@ -19,10 +17,10 @@ from gristmill.site import Site
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gristmill.capture import Captures
+
 RELATIVE_TOLERANCE = {"float32": 1e-4, "bfloat16": 2.0**-6, "float64": 1e-10}
 """Of an element and of its output's root mean square. The judge is strict; this finds kernels that are broken here."""
-LARGEST_EXTENT = 65535
-"""Lookup is an array over the variable axis; calls beyond its end go to the engine."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,16 @@ class DispatchSettings:
     """One call in so many, on average, also runs the engine's own kernel and is compared; 0 turns it off."""
     failures_allowed: int = 3
     """A kernel that refuses or raises so often is disabled until the next generation."""
+
+
+class PackedForm(NamedTuple):
+    """What a kernel made of one weight, good while the weight has this version and address."""
+
+    weight: Tensor
+    version: int
+    address: int
+    packed: Tensor
+    packed_address: int
 
 
 class PackedPool:
@@ -71,25 +79,26 @@ class LoadedKernel:
 
     def __init__(self, native: NativeKernel, pool: PackedPool) -> None:
         self.native = native
+        self.forms: dict[int, PackedForm] = {}
+        """By the weight's `id`; each keeps its weight, so that no other one gets the same."""
         self._pool = pool
-        self._packed: dict[int, tuple[Tensor, int, int, Tensor]] = {}
         self._lock = threading.Lock()
 
-    def packed(self, weight: Tensor, site: Site) -> Tensor | None:
-        """The packed form of a weight as it is now; None where changes to it could not be noticed."""
+    def pack(self, weight: Tensor, site: Site) -> PackedForm | None:
+        """The form of a weight as it is now; None where changes to it could not be noticed."""
         if weight.is_inference():
             return None
-        found = self._packed.get(id(weight))
-        if found is not None and found[1] == weight._version and found[2] == weight.data_ptr():
-            return found[3]
         with self._lock:
-            version = weight._version
+            version, address = weight._version, weight.data_ptr()
+            found = self.forms.get(id(weight))
+            if found is not None and (found.version, found.address) == (version, address):
+                return found
             packed = self.native.setup(
                 site.input_layouts(1), site.output_layouts(1), site.scalars, site.contract.weight_index, weight.detach()
             )
-            packed = self._pool.shared(weight, (version, weight.data_ptr()), packed)
-            self._packed[id(weight)] = (weight, version, weight.data_ptr(), packed)
-            return packed
+            packed = self._pool.shared(weight, (version, address), packed)
+            form = self.forms[id(weight)] = PackedForm(weight, version, address, packed, packed.data_ptr())
+            return form
 
 
 class EntryState:
@@ -103,23 +112,41 @@ class EntryState:
         self.shadow_checks = 0
         self.disabled_because = ""
         self.last_failure = ""
-        self._frames: list[CallFrame] = []
+        self._frames: list[tuple[threading.Thread, CallFrame]] = []
+        self._past_hits = 0
+        """Of frames that were let go, and of graphs that were replayed."""
         self.lock = threading.Lock()
 
     def enlist(self, frame: CallFrame) -> None:
+        """Counts the calling thread's frame from now on; those of threads that have ended are added up."""
         with self.lock:
-            self._frames.append(frame)
+            gone = [frame for thread, frame in self._frames if not thread.is_alive()]
+            self._past_hits += sum(frame.hits for frame in gone)
+            self._frames = [pair for pair in self._frames if pair[1] not in gone]
+            self._frames.append((threading.current_thread(), frame))
+
+    def release(self, frame: CallFrame) -> None:
+        """Keeps the count of a frame that its thread uses no more."""
+        with self.lock:
+            self._past_hits += frame.hits
+            self._frames = [pair for pair in self._frames if pair[1] is not frame]
 
     @property
     def hits(self) -> int:
         """Calls that this kernel has served; exact, because every frame belongs to one thread."""
-        return sum(frame.hits for frame in list(self._frames))
+        with self.lock:
+            return self._past_hits + sum(frame.hits for _, frame in self._frames)
 
-    def reset_counters(self) -> None:
-        """Forgets the calls of a smoke test: only the engine's calls prove use."""
-        for frame in self._frames:
-            frame.hits = 0
-        self.failures = self.shadow_checks = 0
+    def hits_here(self) -> int:
+        """Those of the calling thread."""
+        here = threading.current_thread()
+        with self.lock:
+            return sum(frame.hits for thread, frame in self._frames if thread is here)
+
+    def replayed(self, hits: int) -> None:
+        """Counts calls that a captured graph made."""
+        with self.lock:
+            self._past_hits += hits
 
     def disable(self, reason: str) -> None:
         self.enabled = False
@@ -127,94 +154,52 @@ class EntryState:
 
 
 class Route:
-    """Runs one kernel for one site. False from `run` means that the engine's own kernel must serve the call."""
+    """How one site calls one kernel. Lanes run it; what happens seldom is here."""
 
-    __slots__ = ("_local", "_settings", "_weight_index", "dtype", "kernel", "layout", "scalars", "site", "state")
-
-    def __init__(self, site: Site, state: EntryState, kernel: LoadedKernel, settings: DispatchSettings) -> None:
+    def __init__(
+        self, site: Site, state: EntryState, kernel: LoadedKernel, settings: DispatchSettings, captures: Captures
+    ) -> None:
         self.site = site
         self.state = state
         self.kernel = kernel
-        self.dtype = site.torch_dtype
-        self.scalars = site.scalars
-        self.layout: Layout = state.entry.domain.layout
+        self.weight_index = site.contract.weight_index if state.entry.needs_setup else -1
         self._settings = settings
-        self._weight_index = site.contract.weight_index if state.entry.needs_setup else -1
-        self._local = threading.local()
+        self._captures = captures
 
-    def run(self, extent: int, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> bool:
-        """Fills `outputs`. Dense inputs may have any leading dimensions; others must have the contract's shape."""
-        if not self.state.enabled or is_grad_enabled():
-            return False
-        dtype = self.dtype
-        key: object = extent
-        for tensor in inputs:
-            if tensor.dtype is not dtype or not tensor.is_cpu:
-                return False
+    def frame(self, extent: int, inputs: Sequence[Tensor] = ()) -> CallFrame | None:
+        """A frame for the calling thread; None if the domain does not admit such strides.
+
+        Dense inputs may have any leading dimensions; others must have the contract's shape.
+        """
+        layouts = list(self.site.input_layouts(extent))
+        for position, tensor in enumerate(inputs):
             if not tensor.is_contiguous():
-                key = None
-        try:
-            frame = self._local.frames[key]
-        except (AttributeError, KeyError):
-            found = self._prepare(extent, key, inputs)
-            if found is None:
-                return False
-            frame = found
-        try:
-            if self._weight_index >= 0:
-                packed = self.kernel.packed(inputs[self._weight_index], self.site)
-                if packed is None:
-                    return False
-                frame.use_packed(packed.data_ptr())
-            code = frame.run((*inputs, *outputs))
-        except Exception as error:  # whatever went wrong in a kernel, serving goes on with the engine's own
-            return self._fail(f"{type(error).__name__}: {error}")
-        if code:
-            return self._fail(f"gm_run returned {code}")
-        frame.hits += 1
-        if frame.hits == frame.next_shadow:
-            return self._shadow(frame, extent, inputs, outputs)
-        return True
-
-    def _prepare(self, extent: int, key: object, inputs: tuple[Tensor, ...]) -> CallFrame | None:
-        """The frame for a call pattern that this thread sees for the first time, or a strided one."""
-        layouts = self.site.input_layouts(extent)
-        if key is None:
-            observed = tuple(layout_of(t) for t in inputs)
-            layouts = tuple(
-                own if t.is_contiguous() else seen for own, seen, t in zip(layouts, observed, inputs, strict=True)
-            )
-            shapes_fit = all(
-                own.shape == seen.shape for own, seen in zip(self.site.input_layouts(extent), layouts, strict=True)
-            )
-            if not shapes_fit or not all(self.layout.admits(layout) for layout in layouts):
-                return None
-            key = (extent, layouts)
-        frames: dict[object, CallFrame] = self._local.__dict__.setdefault("frames", {})
-        frame = frames.get(key)
-        if frame is None:
-            frame = self.kernel.native.frame(layouts, self.site.output_layouts(extent), self.scalars)
-            frame.next_shadow = self._next_shadow(0)
-            frames[key] = frame
-            self.state.enlist(frame)
+                found = layout_of(tensor)
+                if found.shape != layouts[position].shape or not self.state.entry.domain.layout.admits(found):
+                    return None
+                layouts[position] = found
+        frame = self.kernel.native.frame(layouts, self.site.output_layouts(extent), self.site.scalars)
+        frame.next_shadow = self._next_shadow(0)
         return frame
 
-    def _next_shadow(self, hits: int) -> int:
-        """Random, so that checks do not fall on the same layer each time."""
-        every = self._settings.shadow_every
-        return hits + random.randint(1, 2 * every - 1) if every else 0
+    def packed(self, weight: Tensor) -> PackedForm | None:
+        """As `LoadedKernel.pack`."""
+        return self.kernel.pack(weight, self.site)
 
-    def _fail(self, reason: str) -> bool:
+    def fail(self, reason: str) -> None:
+        """Notes that a call failed."""
         with self.state.lock:
             self.state.failures += 1
             self.state.last_failure = reason
             if self.state.failures >= self._settings.failures_allowed:
                 self.state.disable(f"failed {self.state.failures} times, last: {reason}")
-        return False
 
-    def _shadow(self, frame: CallFrame, extent: int, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> bool:
+    def agrees(self, frame: CallFrame, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
+        """A shadow check. In the middle of a graph capture, where nothing may be looked at, it is put off."""
         frame.next_shadow = self._next_shadow(frame.hits)
-        difference = self.compare(extent, inputs, outputs)
+        if self._captures.here():
+            return True
+        difference = self.compare(self.site.extent(inputs[0]), inputs, outputs)
         with self.state.lock:
             self.state.shadow_checks += 1
             if difference:
@@ -225,12 +210,17 @@ class Route:
     def compare(self, extent: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
         """Runs the engine's own kernel on the same inputs; empty if both agree, else where they differ most."""
         shapes = [layout.shape for layout in self.site.input_layouts(extent)]
-        expected = self.site.engine(*(t.reshape(s) for t, s in zip(inputs, shapes, strict=True)), *self.scalars)
+        expected = self.site.run_engine(*(t.reshape(s) for t, s in zip(inputs, shapes, strict=True)))
         for spec, wanted, found in zip(self.site.contract.outputs, expected, outputs, strict=True):
             difference = difference_of(found.reshape(wanted.shape), wanted, RELATIVE_TOLERANCE[self.site.dtype])
             if difference:
                 return f"{spec.name} at {self.site.contract.variable_axis}={extent}: {difference}"
         return ""
+
+    def _next_shadow(self, hits: int) -> int:
+        """Random, so that checks do not fall on the same layer each time."""
+        every = self._settings.shadow_every
+        return hits + random.randint(1, 2 * every - 1) if every else 0
 
 
 def difference_of(found: Tensor, wanted: Tensor, relative_tolerance: float) -> str:

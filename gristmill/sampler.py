@@ -33,14 +33,16 @@ class Cell:
     """Counters of one call pattern in one thread. They only grow; `seen_*` is what `flush` has reported."""
 
     __slots__ = (
-        *("calls", "extent", "layouts", "seen_calls", "seen_timed_calls", "seen_timed_ns"),
+        *("calls", "due", "extent", "layouts", "seen_calls", "seen_timed_calls", "seen_timed_ns"),
         *("site", "timed_calls", "timed_ns"),
     )
 
-    def __init__(self, site: Site | None, extent: int, layouts: tuple[TensorLayout, ...]) -> None:
+    def __init__(self, site: Site | None, extent: int, layouts: tuple[TensorLayout, ...], due: int = -1) -> None:
         self.site = site
         self.extent = extent
         self.layouts = layouts
+        self.due = due
+        """After so many calls the next is timed; -1: none."""
         self.calls = self.timed_calls = self.timed_ns = 0
         self.seen_calls = self.seen_timed_calls = self.seen_timed_ns = 0
 
@@ -95,7 +97,7 @@ class Sampler:
         self, period: int = DEFAULT_PERIOD, max_keys: int = 4096, trace_period: int = DEFAULT_TRACE_PERIOD
     ) -> None:
         self.period = period
-        self.phase = 1 % period
+        self._first_due = 1 % period
         """The first call of a pattern is cold, so the second is the first to be timed."""
         self.tracer: Tracer | None = None
         """Told of every call of its thread while a step is traced."""
@@ -134,7 +136,7 @@ class Sampler:
         if len(cells) >= self._max_keys:
             overflow: Cell = self._local.overflow
             return overflow
-        cell = cells[key] = Cell(site, extent, site.observed_layouts(extent, inputs))
+        cell = cells[key] = Cell(site, extent, site.observed_layouts(extent, inputs), self._first_due)
         return cell
 
     def boundary(self) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,8 +86,8 @@ class Tracer:
         """No call was noted yet."""
         return not self._calls
 
-    def note(self, site: Site, inputs: Sequence[Tensor], result: Any) -> None:
-        """One call: its inputs in the contract's order, and its outputs, alone or in a tuple."""
+    def note(self, site: Site, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """One call: its inputs and outputs in the contract's order."""
         if self._calls == MAX_CALLS or threading.get_ident() != self.thread:
             return
         self._calls += 1
@@ -98,7 +98,7 @@ class Tracer:
                     self._links[Link(None, 0, site, position, 0)] += 1
                 else:
                     made.readers.append((site, position))
-        for output, tensor in enumerate(result if type(result) is tuple else (result,)):
+        for output, tensor in enumerate(outputs):
             self._keep(_Made(site, output, tensor))
 
     def close(self) -> Counter[Link]:

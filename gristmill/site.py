@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ class Site:
         "engine",
         "fallbacks",
         "index",
+        "row_elements",
         "scalars",
         "torch_dtype",
         "weights",
@@ -51,6 +53,8 @@ class Site:
         self.constant_axes = {name: constant_axes[name] for name in self.contract.constant_axes}
         self.scalars = scalars
         self.engine = engine
+        self.row_elements = math.prod(self.constant_axes[dim] for dim in self.contract.inputs[0].dims[1:])
+        """Of the first input, per unit of the variable axis."""
         self.fallbacks = 0
         self.weights: list[weakref.ref[Tensor]] = []
 
@@ -61,6 +65,23 @@ class Site:
     def axes(self, extent: int) -> dict[str, int]:
         """All axes of one call."""
         return {self.contract.variable_axis: extent, **self.constant_axes}
+
+    def extent(self, first_input: Tensor) -> int:
+        """The variable axis of a call."""
+        return first_input.numel() // self.row_elements
+
+    def allocate(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Dense outputs for a call, with the leading dimensions of its first input."""
+        first = inputs[0]
+        leading = first.shape[: first.dim() - len(self.contract.inputs[0].dims) + 1]
+        axes = self.constant_axes
+        return tuple(
+            first.new_empty((*leading, *(axes[dim] for dim in output.dims[1:]))) for output in self.contract.outputs
+        )
+
+    def run_engine(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The engine's own kernel on inputs in contract shape."""
+        return self.engine(*inputs, *self.scalars)
 
     def input_layouts(self, extent: int) -> tuple[TensorLayout, ...]:
         axes = self.axes(extent)

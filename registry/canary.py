@@ -218,7 +218,7 @@ def _was_alive(witness: Witness, view: _View) -> bool:
 def _refusals(view: _View) -> Iterator[tuple[str, str]]:
     canary = view.canary
     operators = {table.partition(".")[0] for table in canary.changed}
-    for name, one in view.of(Role.PENDING).items():
+    for name, one in {**view.of(Role.PENDING), **view.of(Role.CANARY)}.items():
         for refused in one.report.refusals:
             if refused.generation == canary.number and refused.operator in operators:
                 yield name, refused.reason

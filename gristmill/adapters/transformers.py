@@ -10,6 +10,7 @@ M key heads, D head dimension, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import inspect
 import types
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 OLDEST_VERSION = (5, 20)
 NEWEST_MAJOR = 5
 DTYPES = (torch.float32, torch.bfloat16)
+dense_like = functools.partial(torch.empty_like, memory_format=torch.contiguous_format)
 
 
 class Attachment(Instruments):
@@ -120,16 +122,10 @@ def _patch_norm(attachment: Attachment, module: Any) -> None:
 
     site = attachment.dispatcher.site("rms_norm", weight_H.dtype, {"hidden": hidden}, (eps,), engine)
     site.add_weight(weight_H)
-    call = Hook(attachment, site).call
+    call = Hook(attachment, site, lambda x, _: (dense_like(x),), lambda x, _: (own(x),)).call
 
-    def forward(hidden_states: Tensor) -> Any:
-        result = call(
-            hidden_states.numel() // hidden,
-            (hidden_states, module.weight),
-            lambda: (torch.empty_like(hidden_states),),
-            lambda: own(hidden_states),
-        )
-        return result[0] if type(result) is tuple else result
+    def forward(hidden_states: Tensor) -> Tensor:
+        return call(hidden_states, module.weight)[0]
 
     attachment.replace(module, forward)
 
@@ -143,16 +139,10 @@ def _patch_linear(attachment: Attachment, module: nn.Linear) -> None:
     axes = {"in_features": in_features, "out_features": out_features}
     site = attachment.dispatcher.site("skinny_linear", module.weight.dtype, axes, (), engine)
     site.add_weight(module.weight)
-    call = Hook(attachment, site).call
+    call = Hook(attachment, site, site.allocate, lambda x, _: (own(x),)).call
 
-    def forward(x: Tensor) -> Any:
-        result = call(
-            x.numel() // in_features,
-            (x, module.weight),
-            lambda: (x.new_empty((*x.shape[:-1], out_features)),),
-            lambda: own(x),
-        )
-        return result[0] if type(result) is tuple else result
+    def forward(x: Tensor) -> Tensor:
+        return call(x, module.weight)[0]
 
     attachment.replace(module, forward)
 
@@ -165,17 +155,10 @@ def _patch_mlp(attachment: Attachment, module: Any, dtype: torch.dtype) -> None:
         return (act(gate_TI) * up_TI,)
 
     site = attachment.dispatcher.site("silu_and_mul", dtype, {"intermediate": intermediate}, (), engine)
-    call = Hook(attachment, site).call
+    call = Hook(attachment, site, lambda gate, _: (dense_like(gate),), engine).call
 
     def forward(x: Tensor) -> Any:
-        gate, up = gate_proj(x), up_proj(x)
-        result = call(
-            gate.numel() // intermediate,
-            (gate, up),
-            lambda: (torch.empty_like(gate),),
-            lambda: engine(gate, up),
-        )
-        return down_proj(result[0])
+        return down_proj(call(gate_proj(x), up_proj(x))[0])
 
     attachment.replace(module, forward)
 
@@ -190,29 +173,26 @@ def _patch_attention(attachment: Attachment, module: Any, llama: Any, dtype: tor
 
     axes = {"query_heads": heads, "key_heads": key_heads, "head_dim": head_dim}
     site = attachment.dispatcher.site("rotary_embedding", dtype, axes, (), engine)
-    call = Hook(attachment, site).call
+
+    def own(q_BSND: Tensor, k_BSMD: Tensor, cos_BSD: Tensor, sin_BSD: Tensor) -> tuple[Tensor, ...]:
+        q_BNSD, k_BMSD = own_rotary(q_BSND.transpose(1, 2), k_BSMD.transpose(1, 2), cos_BSD, sin_BSD)
+        return q_BNSD.transpose(1, 2), k_BMSD.transpose(1, 2)
+
+    call = Hook(attachment, site, lambda q, k, *_: (dense_like(q), dense_like(k)), own).call
 
     def rotary(q_BNSD: Tensor, k_BMSD: Tensor, cos_BSD: Tensor, sin_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        batch, _, length, _ = q_BNSD.shape
-        q_BSND, k_BSMD = q_BNSD.transpose(1, 2), k_BMSD.transpose(1, 2)
-
-        def own() -> tuple[Tensor, Tensor]:
-            q_out_BNSD, k_out_BMSD = own_rotary(q_BNSD, k_BMSD, cos_BSD, sin_BSD)
-            return q_out_BNSD.transpose(1, 2), k_out_BMSD.transpose(1, 2)
-
-        q_out, k_out = call(
-            batch * length,
-            # one row of positions for a whole batch is expanded; kernels refuse that, because they read one per token
-            (q_BSND, k_BSMD, cos_BSD.expand(batch, -1, -1), sin_BSD.expand(batch, -1, -1)),
-            lambda: (torch.empty_like(q_BSND), torch.empty_like(k_BSMD)),
-            own,
-        )
-        return q_out.transpose(1, 2), k_out.transpose(1, 2)
+        batch = q_BNSD.shape[0]
+        # one row of positions for a whole batch is expanded; kernels refuse that, because they read one per token
+        cos_BSD, sin_BSD = cos_BSD.expand(batch, -1, -1), sin_BSD.expand(batch, -1, -1)
+        q_BSND, k_BSMD = call(q_BNSD.transpose(1, 2), k_BMSD.transpose(1, 2), cos_BSD, sin_BSD)
+        return q_BSND.transpose(1, 2), k_BSMD.transpose(1, 2)
 
     raw = inspect.unwrap(type(module).forward)
+    names = {**raw.__globals__, "apply_rotary_pos_emb": rotary}
+    del names["__name__"]  # by which torch.compile would look the globals up, and find the engine's own
     patched = types.FunctionType(
         raw.__code__,
-        {**raw.__globals__, "apply_rotary_pos_emb": rotary},
+        names,
         raw.__name__,
         raw.__defaults__,
         raw.__closure__,
@@ -234,22 +214,18 @@ def _patch_layer(attachment: Attachment, module: Any) -> None:
 
     site = attachment.dispatcher.site("fused_add_rms_norm", weight_H.dtype, {"hidden": hidden}, (eps,), engine)
     site.add_weight(weight_H)
-    call = Hook(attachment, site).call
-    input_norm, attention, mlp = module.input_layernorm, module.self_attn, module.mlp
 
-    def add_and_norm(x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def add_and_norm(x: Tensor, residual: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         total = residual + x
         return norm_forward(norm, total), total
+
+    call = Hook(attachment, site, lambda x, residual, _: (dense_like(x), dense_like(residual)), add_and_norm).call
+    input_norm, attention, mlp = module.input_layernorm, module.self_attn, module.mlp
 
     def forward(hidden_states: Tensor, **kwargs: Any) -> Any:
         residual = hidden_states
         attended, _ = attention(hidden_states=input_norm(hidden_states), **kwargs)
-        normed, residual = call(
-            residual.numel() // hidden,
-            (attended, residual, norm.weight),
-            lambda: (torch.empty_like(attended), torch.empty_like(residual)),
-            lambda: add_and_norm(attended, residual),
-        )
+        normed, residual = call(attended, residual, norm.weight)
         return residual + mlp(normed)
 
     attachment.replace(module, forward)
@@ -260,15 +236,5 @@ def _offer_softmax(attachment: Attachment, vocabulary: int, dtype: torch.dtype) 
         return (torch.softmax(x_RC, dim=-1),)
 
     site = attachment.dispatcher.site("softmax", dtype, {"columns": vocabulary}, (), engine)
-    call = Hook(attachment, site).call
-
-    def softmax(logits_BV: Tensor) -> Tensor:
-        probabilities: Tensor = call(
-            logits_BV.numel() // vocabulary,
-            (logits_BV,),
-            lambda: (torch.empty_like(logits_BV),),
-            lambda: engine(logits_BV),
-        )[0]
-        return probabilities
-
-    attachment.softmax = softmax
+    call = Hook(attachment, site, lambda x: (dense_like(x),), engine).call
+    attachment.softmax = lambda logits_BV: call(logits_BV)[0]

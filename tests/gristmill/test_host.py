@@ -87,15 +87,27 @@ def test_another_state_of_the_same_number_is_a_new_one(
     assert dispatcher.generation == second
 
 
-def test_a_refusal_is_told_and_the_last_good_stays(
+def test_a_refusal_is_told_and_the_rest_is_served(
     dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
 ) -> None:
-    bad = make_entry("rms_norm", 1, 8, "WRONG_AFTER=0")
-    channel = ScriptedChannel(make_generation(1, make_entry("rms_norm", 1, 8)), make_generation(2, bad))
+    bad, good = make_entry("rms_norm", 1, 8, "WRONG_AFTER=0"), make_entry("rms_norm", 9, 16)
+    events = run(dispatcher, ScriptedChannel(make_generation(1, bad, good)), 1)
+    assert [(e.kind, e.generation) for e in events] == [("refusal", 1), ("staged", 1), ("swap", 1)]
+    assert events[0].detail["candidate"] == bad[0].candidate
+    assert "elements differ" in events[0].detail["reason"]
+    assert events[2].detail["entries"] == 1
+
+
+def test_a_generation_that_contradicts_itself_is_not_staged(
+    dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    channel = ScriptedChannel(
+        make_generation(1, make_entry("rms_norm", 1, 8)),
+        make_generation(2, make_entry("rms_norm", 1, 8), make_entry("rms_norm", 8, 9)),
+    )
     events = run(dispatcher, channel, 2)
     assert [(e.kind, e.generation) for e in events] == [("staged", 1), ("swap", 1), ("refusal", 2)]
-    assert events[2].detail["candidate"] == bad[0].candidate
-    assert "elements differ" in events[2].detail["reason"]
+    assert (events[2].detail["operator"], events[2].detail["candidate"]) == ("rms_norm", "*")
     assert dispatcher.generation.number == 1
 
 

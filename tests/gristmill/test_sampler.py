@@ -22,7 +22,7 @@ def hook_with(sampler: Sampler, environ: dict[str, str] | None = None) -> Hook:
 
 
 def call(hook: Hook, rows: int) -> None:
-    hook.call(rows, (torch.empty(rows, 4),), lambda: (), lambda: None)
+    hook.call(torch.empty(rows, 4))
 
 
 def calls_by_rows(*windows: Window) -> dict[int, int]:
@@ -119,9 +119,9 @@ def test_keys_are_bounded_and_drops_are_counted() -> None:
 def test_strides_are_part_of_the_pattern() -> None:
     sampler = Sampler()
     hook = hook_with(sampler)
-    hook.call(3, (torch.empty(3, 4),), lambda: (), lambda: None)
-    hook.call(3, (torch.empty(1, 3, 4),), lambda: (), lambda: None)
-    hook.call(3, (torch.empty(3, 8)[:, :4],), lambda: (), lambda: None)
+    hook.call(torch.empty(3, 4))
+    hook.call(torch.empty(1, 3, 4))
+    hook.call(torch.empty(3, 8)[:, :4])
     layouts = {sample.layouts: sample.calls for sample in sampler.flush().samples}
     assert layouts == {
         (TensorLayout((3, 4), (4, 1), "float32"),): 2,

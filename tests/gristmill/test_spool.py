@@ -42,7 +42,7 @@ class Setup:
 
     def call(self, rows: int, times: int = 1) -> None:
         for _ in range(times):
-            self._hook.call(rows, (torch.empty(rows, 4),), lambda: (), lambda: None)
+            self._hook.call(torch.empty(rows, 4))
 
     def away(self) -> None:
         self.root.rename(self.root.with_name("gone"))

@@ -133,18 +133,22 @@ def test_edges_add_up_over_hosts_and_files_however_the_json_is_written() -> None
     assert records.parse(TrafficProfile, records.canonical_json(profile)) == profile
 
 
+def _softmax(x_RC: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (torch.softmax(x_RC, -1),)
+
+
 def test_what_a_sampler_traced_arrives_in_the_profile(tmp_path: Path) -> None:
     sampler = Sampler(trace_period=1)
     dispatcher = Dispatcher(environ={})
     hook = Hook(
-        Instruments(dispatcher, sampler), dispatcher.site("softmax", torch.float32, {"columns": 4}, (), lambda x: (x,))
+        Instruments(dispatcher, sampler), dispatcher.site("softmax", torch.float32, {"columns": 4}, (), _softmax)
     )
     store = DirectoryStore(tmp_path / "store")
     spool = Spool(store, Identity("chat", "llama", "cpu"), sampler, tmp_path / "waiting")
     sampler.boundary()
     first = torch.rand(2, 4)
-    second = hook.call(2, (first,), lambda: (), lambda: torch.softmax(first, -1))
-    hook.call(2, (second,), lambda: (), lambda: torch.softmax(second, -1))
+    (second,) = hook.call(first)
+    hook.call(second)
     sampler.boundary()
     profile = spool_fold.fold((key, read(store, key)) for key in spool.flush().keys)
     columns = {"columns": 4}

@@ -98,6 +98,6 @@ def looked(
 
 
 def refusing(host: FakeHost, reason: str = "elements differ") -> FakeHost:
-    """It follows canary, and stays with what it had because of a smoke test."""
+    """It follows canary, and stays with what it had because of what it says of the new one."""
     refusal = Refused(7, "rms_norm", "c" * 64, reason)
     return replace(host, changes={"channel": "canary", "generation": 6, "refusals": (refusal,)})

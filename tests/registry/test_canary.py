@@ -112,9 +112,12 @@ class TestFailure:
             )
         failed(looked(hosts)[1], OTHER, "at least 0.95x")
 
-    def test_refusals(self) -> None:
+    @pytest.mark.parametrize("serves", [6, 7])
+    def test_refusals(self, serves: int) -> None:
+        """Of the whole generation, so that the one before stays, or of one entry, so that the others are served."""
         hosts = fleet()
-        hosts[0] = refusing(hosts[0], "smoke test of out: 8 elements differ")
+        refusal = refusing(hosts[0], "smoke test of out: 8 elements differ")
+        hosts[0] = replace(refusal, changes={**refusal.changes, "generation": serves})
         failed(looked(hosts, now_s=PROMOTED_S + 90)[1], "1 hosts refused it", "8 elements differ")
 
     def test_refusals_of_another_generation_are_of_no_interest(self) -> None:

@@ -123,7 +123,8 @@ def test_promotion_refusal_and_rollback_while_serving(follower: Follower, compil
     bad, number = follower.promote(compile_kernel("rms_norm", "WRONG_AFTER=0").read_bytes())
     refusal = follower.until("swap", "refusal")
     assert (refusal["event"], refusal["candidate"], refusal["generation"]) == ("refusal", bad, number)
-    assert set(follower.hits()) == {first}
+    assert follower.until("swap") == {"event": "swap", "generation": number, "previous": good, "entries": 0}
+    assert follower.hits() == {}, "what the bad entry covered is the engine's"
 
     second, number = follower.promote(compile_kernel("rms_norm", "REFUSE_AFTER=1000000000").read_bytes())
     assert follower.until("swap", "refusal")["generation"] == number

@@ -238,7 +238,7 @@ class TestEachFile:
             host.poll_once()
             assert host.boundary() is None
             assert dispatcher.generation.number == 0
-            assert dispatcher.active[site.index] == ()
+            assert dispatcher.active[site.index].rows == ()
             reasons = [str(event.detail["reason"]) for event in events]
             assert [event.kind for event in events] == ["refusal"], reasons
             # The loader itself takes no such code, so what it says shows that it was asked.

@@ -1,0 +1,224 @@
+"""Staging: a generation made ready to serve, entry by entry. What is wrong with an entry costs that entry alone.
+
+An entry whose object is missing, damaged, built elsewhere or wrong on this host is left out, and its calls stay with
+the engine. A generation that contradicts itself is not used at all: see `check_consistent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gristmill import durable_file
+from gristmill.capture import Captures
+from gristmill.domain import AxisRange
+from gristmill.errors import GristmillError, InconsistentGenerationError, NativeKernelError
+from gristmill.generation import Generation
+from gristmill.kernel_table import KernelTable, TableEntry
+from gristmill.lane import KernelLane, View
+from gristmill.native import NativeKernel
+from gristmill.records import sha256_hex
+from gristmill.route import DispatchSettings, EntryState, LoadedKernel, PackedPool, Route
+from gristmill.site import Site
+
+LARGEST_EXTENT = 65535
+"""Lookup is an array over the variable axis; calls beyond its end go to the engine."""
+
+SMOKE_EXTENT = 8
+"""Smoke tests run at the smallest extent of a range that is at least this, or at the largest below it."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One table entry that a host does not run, or a whole generation, and why."""
+
+    generation: int
+    operator: str
+    candidate: str
+    reason: str
+    whole: bool = False
+    """Nothing of the generation is used; the last good one goes on serving."""
+
+
+@dataclass
+class StagedGeneration:
+    """A generation with everything that it needs to serve."""
+
+    generation: Generation
+    settings: DispatchSettings
+    captures: Captures
+    pool: PackedPool = field(default_factory=PackedPool)
+    views: list[View] = field(default_factory=list)
+    """By the sites' index."""
+    states: dict[int, EntryState] = field(default_factory=dict)
+    """By the `id` of the entries that serve at some site."""
+    refusals: list[Refusal] = field(default_factory=list)
+    _kernels: dict[str, LoadedKernel] = field(default_factory=dict)
+
+    def add(self, *sites: Site) -> None:
+        """Loads, smoke-tests and packs what the next sites can use; entries that they can't use are not looked at.
+
+        Raises:
+            InconsistentGenerationError: two entries claim one call; nothing was run then.
+        """
+        claims = [tuple(_claims(self.generation, site)) for site in sites]
+        for site, claimed in zip(sites, claims, strict=True):
+            rows: list[Route | None] = []
+            for entry, extents in claimed:
+                route = self._tested(site, entry, extents)
+                if route is not None:
+                    rows.extend([None] * (extents[-1] + 1 - len(rows)))
+                    rows[extents.start : extents[-1] + 1 : extents.step] = [route] * len(extents)
+            self.views.append(View(site, tuple(rows)))
+
+    def _tested(self, site: Site, entry: TableEntry, extents: range) -> Route | None:
+        try:
+            kernel = self._kernel(entry)
+            problem = _smoke_test(Route(site, EntryState(entry), kernel, self.settings, self.captures), extents)
+        except GristmillError as error:
+            problem = str(error)
+        if problem:
+            self.refusals.append(Refusal(self.generation.number, site.operator, entry.candidate, problem))
+            return None
+        state = self.states.setdefault(id(entry), EntryState(entry))
+        return Route(site, state, kernel, self.settings, self.captures)
+
+    def _kernel(self, entry: TableEntry) -> LoadedKernel:
+        digest = entry.object.sha256
+        kernel = self._kernels.get(digest)
+        if kernel is None:
+            path = self.generation.objects.get(digest)
+            if path is None:
+                raise NativeKernelError(
+                    f"generation {self.generation.number}: object {digest} is missing in the cache; restart the host "
+                    "to fetch it again"
+                )
+            _check_unchanged(path, digest)
+            kernel = self._kernels[digest] = LoadedKernel(NativeKernel(path, entry.needs_setup), self.pool)
+        return kernel
+
+
+def check_consistent(generation: Generation, hardware: str) -> None:
+    """What whoever signed a generation must have made sure of; where it does not hold, nobody knows what was meant.
+
+    `hardware` is the host's; empty if it does not say.
+
+    Raises:
+        InconsistentGenerationError: a table of other hardware, two tables of one operator and dtype, or an entry that
+            is of another operator or dtype than its table.
+    """
+    names: set[str] = set()
+    for table in generation.tables:
+        for wanted in filter(None, (generation.hardware, hardware)):
+            if table.hardware != wanted:
+                raise _flaw(generation, table, f"is for {table.hardware}, not {wanted}")
+        if table.name in names:
+            raise _flaw(generation, table, "is there twice")
+        names.add(table.name)
+        for entry in table.entries:
+            if (entry.domain.operator, entry.domain.dtype) != (table.operator, table.dtype):
+                what = f"holds an entry for {entry.domain.operator}.{entry.domain.dtype}"
+                raise _flaw(generation, table, what)
+
+
+def _flaw(generation: Generation, table: KernelTable, what: str) -> InconsistentGenerationError:
+    return InconsistentGenerationError(
+        table.operator,
+        f"generation {generation.number}: table {table.name} {what}; nothing of it is used, and the last good one "
+        "stays: promote a sound one",
+    )
+
+
+def _claims(generation: Generation, site: Site) -> Iterator[tuple[TableEntry, range]]:
+    """Entries that admit calls of a site, with the extents that they do."""
+    taken = bytearray(LARGEST_EXTENT + 1)
+    for table in generation.tables:
+        if (table.operator, table.dtype) != (site.operator, site.dtype):
+            continue
+        for entry in table.entries:
+            extents = extents_of(entry, site)
+            if not extents:
+                continue
+            if any(taken[extents.start : extents[-1] + 1 : extents.step]):
+                what = f"has two kernels for one call; one is {entry.candidate[:12]} at {site.axes(extents[0])}"
+                raise _flaw(generation, table, what)
+            taken[extents.start : extents[-1] + 1 : extents.step] = b"\1" * len(extents)
+            yield entry, extents
+
+
+def extents_of(entry: TableEntry, site: Site) -> range:
+    """Extents of the site's variable axis that the entry's domain admits; empty if a constant axis is outside."""
+    variable = site.contract.variable_axis
+    own = AxisRange(variable, 1, LARGEST_EXTENT)
+    for limits in entry.domain.ranges:
+        if limits.name == variable:
+            own = limits
+        elif limits.name not in site.constant_axes or not limits.admits(site.constant_axes[limits.name]):
+            return range(0)
+    low = max(1, -(-own.low // own.multiple) * own.multiple, own.multiple)
+    return range(low, min(own.high, LARGEST_EXTENT) + 1, own.multiple)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Calls a lane as an engine does, with outputs that nothing may be left of."""
+
+    outputs: tuple[Tensor, ...]
+
+    def allocate(self, *_: Tensor) -> tuple[Tensor, ...]:
+        return self.outputs
+
+    def engine(self, *_: Tensor) -> tuple[Tensor, ...]:
+        return ()
+
+    def redirect(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return self.engine(*inputs)
+
+
+def _smoke_test(route: Route, extents: range) -> str:
+    """Runs a kernel once against the engine's own on random activations and the site's real weights; empty if right.
+
+    The random numbers come from a generator of their own: the engine's sampling is not disturbed.
+    """
+    site = route.site
+    extent = next((e for e in extents if e >= SMOKE_EXTENT), extents[-1])
+    generator = torch.Generator().manual_seed(extent)
+    weights = site.live_weights()
+    with torch.inference_mode(False), torch.no_grad():
+        inputs = []
+        for spec, layout in zip(site.contract.inputs, site.input_layouts(extent), strict=True):
+            if spec.weight and weights:
+                inputs.append(weights[0])
+            else:
+                inputs.append(torch.rand(layout.shape, generator=generator).sub_(0.5).to(site.torch_dtype))
+        outputs = tuple(
+            torch.full(layout.shape, float("nan"), dtype=site.torch_dtype) for layout in site.output_layouts(extent)
+        )
+        frame = route.frame(extent)
+        assert frame is not None
+        frame.next_shadow = 0
+        if not KernelLane(route, frame, covered=False).call(_Trial(outputs), tuple(inputs)):
+            return f"smoke test at {site.axes(extent)}: {route.state.last_failure or 'its domain refused dense inputs'}"
+        problem = route.compare(extent, inputs, outputs)
+        if not problem and route.state.entry.needs_setup:
+            for weight in weights:
+                route.packed(weight)
+    return f"smoke test of {problem}" if problem else ""
+
+
+def _check_unchanged(path: Path, sha256: str) -> None:
+    """Verified when it was pulled, an object may have been damaged since.
+
+    Raises:
+        NativeKernelError: it is gone, no file, or holds other bytes.
+    """
+    try:
+        found = sha256_hex(durable_file.read(path))
+    except OSError as error:
+        raise NativeKernelError(f"kernel {path}: {error.strerror}; restart the host to fetch it again") from None
+    if found != sha256:
+        raise NativeKernelError(f"kernel {path}: changed since it was verified; restart the host to fetch it again")
