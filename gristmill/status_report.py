@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 
 from gristmill import records, store
 from gristmill.errors import MalformedRecordError, ObjectNotFoundError, ObjectTooLargeError
-from gristmill.store import ObjectStore
+from gristmill.store import Listing, ObjectStore
 from gristmill.trust import Channel
 
 SCHEMA_VERSION = 2
 MAX_REPORT_BYTES = 1 << 20
+READERS = 8
+"""A thousand reports wait for the store, not for a processor; botocore keeps ten connections."""
 SUFFIX = ".json"
 
 
@@ -147,25 +149,34 @@ def report(object_store: ObjectStore, channel: Channel, status: StatusReport) ->
 def read_reports(object_store: ObjectStore, channel: Channel, since_s: float = 0.0) -> Iterator[Received]:
     """The latest report of every process of this kind that has written one since then, in order of name.
 
-    One that can't be read is returned with its flaw: a host that lies must not keep the others from being heard.
+    One that can't be read is returned with its flaw: a host that lies must not keep the others from being heard. At
+    most `READERS` are read at a time.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     prefix = reports_prefix(channel)
-    for found in object_store.scan(prefix):
-        if found.modified_s < since_s or not found.key.endswith(SUFFIX):
-            continue
-        name = found.key.removeprefix(prefix).removesuffix(SUFFIX)
-        try:
-            content = store.read(object_store, found.key, MAX_REPORT_BYTES)
-            status = parse_report(content)
-        except ObjectNotFoundError:
-            continue
-        except (MalformedRecordError, ObjectTooLargeError) as error:
-            yield Received(name, found.modified_s, None, str(error))
-            continue
-        if status.name == name:
-            yield Received(name, found.modified_s, status)
-        else:
-            yield Received(name, found.modified_s, None, f"it claims to be of {status.name[:80]!r}")
+    recent = [one for one in object_store.scan(prefix) if one.modified_s >= since_s and one.key.endswith(SUFFIX)]
+    pool = ThreadPoolExecutor(READERS)
+    try:
+        for received in pool.map(lambda found: _received(object_store, prefix, found), recent):
+            if received is not None:
+                yield received
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _received(object_store: ObjectStore, prefix: str, found: Listing) -> Received | None:
+    """One report as it was listed; None if it is gone by now."""
+    name = found.key.removeprefix(prefix).removesuffix(SUFFIX)
+    try:
+        status = parse_report(store.read(object_store, found.key, MAX_REPORT_BYTES))
+    except ObjectNotFoundError:
+        return None
+    except (MalformedRecordError, ObjectTooLargeError) as error:
+        return Received(name, found.modified_s, None, str(error))
+    if status.name != name:
+        return Received(name, found.modified_s, None, f"it claims to be of {status.name[:80]!r}")
+    return Received(name, found.modified_s, status)
 
 
 def parse_report(content: bytes) -> StatusReport:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from gristmill import records
 from gristmill.directory_store import DirectoryStore
+from gristmill.errors import StoreUnreachableError
 from gristmill.status_report import (
     MAX_REPORT_BYTES,
+    READERS,
     Refused,
     StatusReport,
     TableCounts,
@@ -22,6 +25,7 @@ from gristmill.status_report import (
     report,
     report_key,
 )
+from gristmill.store import MAX_OBJECT_BYTES, NotModified, StoredObject
 from gristmill.trust import Channel
 
 CHANNEL = Channel("canary", "chat", "llama", "hw")
@@ -53,6 +57,53 @@ def test_work_adds_up(one: Work, other: Work) -> None:
     assert (one + other).decode_ns == one.decode_ns + other.decode_ns
     assert not (one + other - one).has_negative
     assert (one - dataclasses.replace(one, decode_tokens=one.decode_tokens + 1)).has_negative
+
+
+class BusyStore(DirectoryStore):
+    """Holds each reader until as many are there as may be; counts how many there were at once."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.full, self.lock = threading.Barrier(READERS), threading.Lock()
+        self.now = self.most = 0
+        self.reads: list[str] = []
+
+    def get(self, key: str, etag: str | None = None, max_bytes: int = MAX_OBJECT_BYTES) -> StoredObject | NotModified:
+        with self.lock:
+            self.reads.append(key)
+            self.now += 1
+            self.most = max(self.most, self.now)
+        try:
+            self.full.wait(60)
+            return super().get(key, etag, max_bytes)
+        finally:
+            with self.lock:
+                self.now -= 1
+
+
+def test_reports_are_read_side_by_side_each_once_in_order_and_never_too_many(tmp_path: Path) -> None:
+    """A thousand of them one by one would take the watch longer than its interval. The barrier would break if fewer
+    were read at a time."""
+    store = BusyStore(tmp_path)
+    names = [f"{number:03}" for number in range(4 * READERS)]
+    for name in names:
+        report(store, CHANNEL, status(name, 1))
+    assert [one.name for one in read_reports(store, CHANNEL)] == names
+    assert store.most == READERS and sorted(store.reads) == [report_key(CHANNEL, name) for name in names]
+
+
+def test_a_store_that_fails_in_the_middle_ends_the_reading(tmp_path: Path) -> None:
+    class Failing(DirectoryStore):
+        def get(self, key: str, etag: str | None = None, max_bytes: int = 0) -> StoredObject | NotModified:
+            if "007" in key:
+                raise StoreUnreachableError("gone")
+            return super().get(key, etag, max_bytes)
+
+    store = Failing(tmp_path)
+    for number in range(20):
+        report(store, CHANNEL, status(f"{number:03}", 1))
+    with pytest.raises(StoreUnreachableError):
+        list(read_reports(store, CHANNEL))
 
 
 def test_a_single_table_that_fell_is_negative() -> None:
