@@ -20,11 +20,6 @@ from registry.repository import Repository
 MAX_ATTEMPTS = 20
 
 
-def read_shares(object_store: ObjectStore, keyring: Keyring) -> CohortPolicy:
-    """The shares that hosts see now; none of any fleet before the first was set."""
-    return MetadataReader(object_store).shares(Repository(object_store, keyring).read())
-
-
 def set_share(object_store: ObjectStore, keyring: Keyring, fleet: str, share_permille: int) -> CohortPolicy:
     """Lets canaries be tried on so many thousandths of a fleet's `auto` hosts. Hosts follow at their next poll.
 

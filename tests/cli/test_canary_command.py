@@ -14,7 +14,6 @@ import pytest
 from cli import __main__ as command_line
 from gristmill.status_report import report
 from registry.publication import move
-from registry.share import read_shares
 from tests.registry.canary_world import PROMOTED_S, fleet, utc
 from tests.registry.world import CANARY, World
 
@@ -91,7 +90,7 @@ def test_says_the_same_as_json(mill: Run) -> None:
 def test_signs_the_share(mill: Run, world: World, given: str, permille: int) -> None:
     code, out, _ = mill("--share", given)
     assert code == 0 and f"on {permille / 10:g} % of auto hosts" in out
-    assert read_shares(world.store, world.keyring).permille == ({CANARY.fleet: permille})
+    assert world.repository.orders(CANARY).share_permille == permille
 
 
 def test_a_share_without_the_offline_key_is_refused(mill: Run, world: World) -> None:
