@@ -29,3 +29,18 @@ def home(template_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         shutil.copy(template_home / "mlflow.db", folder)
         yield Path(folder)
+
+
+@pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of the time where a search is sent dozens of times."""
+    from matplotlib.figure import Figure
+
+    from tasks import mlflow_runs, swarm_charts
+
+    for module, name in (
+        (mlflow_runs, "best_ratio_figure"),
+        (swarm_charts, "cost_figure"),
+        (swarm_charts, "timeline_figure"),
+    ):
+        monkeypatch.setattr(module, name, lambda found: Figure((1, 1)))

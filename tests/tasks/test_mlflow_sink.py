@@ -247,6 +247,7 @@ def connect_through(client: FailingClient, home: Path, uri: str) -> RunWriter:
     return RunWriter(client, client.around(TracingClient(uri)), home, local=True)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize("after", [False, True])
 def test_a_cut_at_any_call_changes_nothing_in_the_end(home: Path, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
     connect = RunWriter.connect

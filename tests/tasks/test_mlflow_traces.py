@@ -138,6 +138,7 @@ def test_spans_survive_the_way_to_a_tracking_server() -> None:
         assert arrived.attributes == span.attributes
 
 
+@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize("after", [False, True])
 def test_a_cut_at_any_call_changes_nothing_in_the_end(home: Path, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
     cuts = 0
