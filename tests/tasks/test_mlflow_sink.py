@@ -169,7 +169,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 KILLED_SEARCH = """
-import os, signal, sys
+import os, signal, sys, time
 sys.path[:0] = sys.argv[2:]
 from dataclasses import replace
 from functools import partial
@@ -180,7 +180,7 @@ with SearchLog(Path(sys.argv[1]), "s1", tags=TAGS) as log:
     for step in range(4):
         log.record(candidate(step), verdict(candidate(step)), step)
     while log.parent_run_id is None:
-        pass
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
