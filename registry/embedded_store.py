@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,7 +141,7 @@ def _started(folder: Path) -> Iterator[EmbeddedStore]:
         )
     try:
         store = EmbeddedStore(ports[0], credentials, process.pid)
-        _wait_until_ready(store, process, folder / "log")
+        _wait_until_ready(store, process, folder, ports[1])
         durable_file.write(record, records.canonical_json(Running(ports, process.pid)))
         yield store
     finally:
@@ -208,7 +209,11 @@ def _executable() -> str:
     return found
 
 
-def _wait_until_ready(store: EmbeddedStore, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(store: EmbeddedStore, process: subprocess.Popen[bytes], folder: Path, master_port: int) -> None:
+    """Asks for the volumes first: the S3 port answers before they are found, and then not for seconds if it was asked
+    for something in them.
+    """
+    log = folder / "log"
     deadline = time.monotonic() + READY_TIMEOUT_S
     client = store.open()
     why = "it did not answer in time"
@@ -219,6 +224,8 @@ def _wait_until_ready(store: EmbeddedStore, process: subprocess.Popen[bytes], lo
         try:
             with socket.create_connection(("127.0.0.1", store.port), timeout=1):
                 pass
+            for volume in (folder / "data").glob("*.dat"):
+                _look_up(master_port, volume.stem.rpartition("_")[2])
             client.create_bucket()
             client.put("probe/ready", b"")
             client.delete("probe/ready")
@@ -232,6 +239,13 @@ def _wait_until_ready(store: EmbeddedStore, process: subprocess.Popen[bytes], lo
     raise EmbeddedStoreError(
         f"the embedded store did not start: {why}; last line of {log}: {lines[-1] if lines else '(empty)'}"
     )
+
+
+def _look_up(master_port: int, volume_id: str) -> None:
+    """Raises an `OSError` if the server does not know a volume yet."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"http://127.0.0.1:{master_port}/dir/lookup?volumeId={volume_id}", timeout=1):
+        pass
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
