@@ -36,10 +36,8 @@ GAIN_TRIALS = 60
 MOST_FALSE = 0.01
 LEAST_FOUND = 0.95
 GAIN = 0.05
-GAIN_BUDGET_S = 20.0 / RUNS
+BUDGET_S = 20.0 / RUNS
 """Of measuring, per run."""
-EQUALS_BUDGET_S = 2.0
-"""Of measuring, per run of identical candidates; most are told to be equal long before."""
 GAIN_CASES = (
     ("rms_norm", {"tokens": 256, "hidden": 1024}),
     ("softmax", {"rows": 128, "columns": 512}),
@@ -102,7 +100,7 @@ class Bench:
         """Identical candidates, on all probes in turn, among busy neighbours."""
         cases = probes.workloads()
         share = Share(0, 0, [])
-        with neighbours(_cores()), self._judge(policy.proof(EQUALS_BUDGET_S)) as judge:
+        with neighbours(_cores()), self._judge(policy.proof(BUDGET_S)) as judge:
             for number in range(trials):
                 verdict = judge_equals(judge, cases[number % len(cases)], judge.policy.min_gain)
                 _count(share, verdict)
@@ -115,7 +113,7 @@ class Bench:
         """A probe against the same one that takes 5 % longer, on all cases in turn."""
         cases = [inputs.workload(catalogue.operator(name), probes.DTYPE, **axes) for name, axes in GAIN_CASES]
         share = Share(0, 0, [])
-        with neighbours(_cores() if loaded else 0), self._judge(policy.proof(GAIN_BUDGET_S)) as judge:
+        with neighbours(_cores() if loaded else 0), self._judge(policy.proof(BUDGET_S)) as judge:
             for number in range(trials):
                 workload = cases[number % len(cases)]
                 plain, slower = (probes.probe(workload.operator, by) for by in (0.0, GAIN))

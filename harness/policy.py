@@ -82,15 +82,15 @@ def promotion(budget_s: float = 6.0) -> JudgePolicy:
     )
 
 
-def proof(budget_s: float = 2.5) -> JudgePolicy:
-    """Is there a gain at all? Measures until one of more than `min_gain` is proven or excluded, or the time is over.
+def proof(budget_s: float = 1.25) -> JudgePolicy:
+    """Is there a gain at all? One of up to sixteen runs, in fresh processes, which prove or exclude it together
+    (`replication`): measures for so long, unless a gain above a tenth is proven, or one of `min_gain` is excluded.
 
-    The time is that of one run; `replication` makes up to eight of them.
     `min_gain` lies in the middle between none and 5 %: two runners of the same code may differ by a per cent or two.
     Batches are long, because what it takes to hand one over counts as its own time and makes ratios smaller.
     """
     stop = StopRule(
-        min_pairs=15, max_pairs=20_000, budget_s=budget_s, tolerance=0.0, margin=0.0, gain=0.025, persistent=True
+        min_pairs=15, max_pairs=20_000, budget_s=budget_s, tolerance=0.0, margin=0.1, gain=0.025, persistent=True
     )
     return JudgePolicy(
         stop=stop, min_gain=0.025, batch_ns=2e6, sets=Sets(least=32), total_s=600.0, verified_work=PROVEN_WORK

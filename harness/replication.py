@@ -22,11 +22,13 @@ from harness.decision import decide
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict, WorkloadTiming
 
-RUNS = 8
-RUN_SPREAD = 0.015
-"""By which runs of one pair of kernels differ, as a standard deviation of logs: 0.7 to 1.9 % by workload."""
+RUNS = 16
+RUN_SPREAD = 0.02
+"""By which runs of one pair of kernels differ, as a standard deviation of logs: 1 to 2.5 % by workload and load."""
 SPREAD_WEIGHT = 4
 """As many runs as this knowledge is worth."""
+MANY_RUNS = 5
+"""From so many on, the highest and the lowest count as their neighbours do: now and then a run is off by a tenth."""
 LEAST_RUNS = 2
 """That may prove a gain."""
 PROVEN_SHARE = 0.5
@@ -57,7 +59,7 @@ def judge_repeatedly(
 ) -> Verdict:
     """The verdict of up to `RUNS` runs of those workloads of which it is not known yet whether there is a gain.
 
-    Ratios are geometric means over the runs, with the mean's interval; times are those of the run in the middle. A run
+    Ratios are means of logs over the runs, with the mean's interval; times are those of the run in the middle. A run
     that finds the candidate wrong ends it with that verdict.
     """
     runs: list[Verdict] = []
@@ -75,7 +77,7 @@ def judge_repeatedly(
 
 @dataclass(frozen=True)
 class _Mean:
-    """Of the logs of independent runs' ratios."""
+    """Of the logs of independent runs' ratios; of many, the winsorized one (Tukey and McLaughlin, 1963)."""
 
     log: float
     error: float
@@ -85,9 +87,13 @@ class _Mean:
 
     @classmethod
     def of(cls, logs: Sequence[float]) -> _Mean:
-        mean = statistics.fmean(logs)
-        freedom = SPREAD_WEIGHT + len(logs) - 1
-        scatter = SPREAD_WEIGHT * RUN_SPREAD**2 + sum((log - mean) ** 2 for log in logs)
+        kept = sorted(logs)
+        lost = 0
+        if len(kept) >= MANY_RUNS:
+            kept[0], kept[-1], lost = kept[1], kept[-2], 2
+        mean = statistics.fmean(kept)
+        freedom = SPREAD_WEIGHT + len(kept) - lost - 1
+        scatter = SPREAD_WEIGHT * RUN_SPREAD**2 + sum((log - mean) ** 2 for log in kept)
         return cls(mean, math.sqrt(scatter / freedom / len(logs)), freedom)
 
     def margin(self, error: float) -> float:
