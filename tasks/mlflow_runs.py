@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ MAX_NAME = 250
 MAX_PARAMETERS = 100
 NOT_A_KEY = re.compile(r"[^\w\-./ ]", re.ASCII)
 DIGEST_CHARS = 12
+TITLE_CHARS = 48
+"""In a line above a chart; names of fused operators are longer."""
 
 
 def run_name(candidate: Candidate) -> str:
@@ -223,7 +226,7 @@ def _draw_search(axes: Axes, name: str, verdicts: Sequence[Verdict]) -> None:
     axes.scatter(failed, [0.0] * len(failed), s=14, marker="x", color="#c2502e", zorder=3, clip_on=False)
     axes.step(range(1, len(best) + 1), best, where="post", color="#0b7a5b", linewidth=1.8, zorder=4)
     axes.set_ylim(bottom=0.0)
-    axes.set_title(f"{name}: {best[-1]:.2f}x", loc="left", fontsize=10)
+    axes.set_title(textwrap.fill(f"{name}: {best[-1]:.2f}x", TITLE_CHARS), loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ed"
 ENGINE, GRISTMILL, FAILED = "#a9b4bf", "#0b7a5b", "#c2502e"
 WIDTH_IN = 9.2
 ROW_IN = 0.36
+TITLE_CHARS = 34
+"""In a line above one of three charts side by side; names of fused operators are longer."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "gristmill",
@@ -125,7 +128,8 @@ def _search(axes: Axes, row: SearchRow) -> None:
     axes.set_ylim(0, 1.18 * max([best, *[ratio for _, ratio in timed]]))
     axes.set_xlim(0.5, max(len(series), 2) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-    axes.set_title(f"{row.operator} {row.dtype}: {best:.2f}x", loc="left", color=INK, fontsize=9.5)
+    title = textwrap.fill(f"{row.operator} {row.dtype}: {best:.2f}x", TITLE_CHARS)
+    axes.set_title(title, loc="left", color=INK, fontsize=9.5)
 
 
 def _pairs(labels: list[str], engine: list[float], promoted: list[float], notes: list[str], unit: str) -> str:

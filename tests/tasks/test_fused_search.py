@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,11 @@ from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.profile import TrafficProfile
 from registry.repository import Repository
-from tasks import journal, promotion, recruitment, results
+from tasks import journal, mlflow_runs, promotion, recruitment, report_charts, results
 from tasks.compilation import SearchResult, journal_path, run_searches
 from tasks.errors import NoWinnerError
+from tasks.mlflow_spool import SearchTrial
+from tasks.report_data import SearchRow
 from tasks.search_plan import NOBODY, NOT_RELEASED
 from tasks.search_session import SearchSession
 from tests.registry.world import shared_keys
@@ -119,3 +122,16 @@ class TestPromotion:
         assert held == []
         current = Repository(store, promotion.keyring_of(chosen)).current(promotion.channel_of(chosen, "canary"))
         assert current is not None and list(current.index.tables) == [released.table.name]
+
+
+LONG = "rms_norm+skinny_linear-skinny_linear-skinny_linear"
+
+
+def test_long_names_stay_within_their_charts() -> None:
+    """Three charts stand side by side; a title that runs on hides the next one's."""
+    candidate = world.candidate(operator=LONG)
+    trial = SearchTrial(0, 0, candidate, world.verdict(candidate, world.timing(world.rms_norm(1), 1.5)))
+    (axes,) = mlflow_runs.best_ratio_figure([trial]).axes
+    drawn = report_charts.searches([SearchRow(LONG, "float32", 6.0, (1.2, 1.5), 2)])
+    for lines in (axes.get_title(loc="left").splitlines(), re.findall(r"<text[^>]*>([^<]*skinny[^<]*)</text>", drawn)):
+        assert len(lines) > 1 and max(map(len, lines)) <= 48
