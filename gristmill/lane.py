@@ -12,7 +12,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, is_grad_enabled
-from torch.nn import Parameter
 
 from gristmill.native import PACKED_WORD, TENSOR_WORDS
 from gristmill.sampler import Cell, Sampler
@@ -130,11 +129,16 @@ class KernelLane(Lane):
             for tensor in inputs:
                 if tensor.dtype is not dtype or not tensor.is_cpu or (dense and not tensor.is_contiguous()):
                     return super().call(caller, inputs)
-                words[position] = tensor.data_ptr()
+                words[position] = address = tensor.data_ptr()
+                if not address:
+                    return super().call(caller, inputs)
                 position += TENSOR_WORDS
             for tensor in outputs:
                 words[position] = tensor.data_ptr()
                 position += TENSOR_WORDS
+        except RuntimeError:  # as a null address: a tensor without memory, as tracers and compilers pass them
+            return super().call(caller, inputs)
+        try:
             index = self._weight_index
             if index >= 0:
                 weight = inputs[index]
@@ -157,9 +161,7 @@ class KernelLane(Lane):
         return outputs
 
     def _failed(self, reason: str, caller: Caller, inputs: Tensors) -> Tensors:
-        """Tensors without memory, as tracers and compilers pass them, are no fault of the kernel's."""
-        if all(type(tensor) in (Tensor, Parameter) for tensor in inputs):
-            self._route.fail(reason)
+        self._route.fail(reason)
         return super().call(caller, inputs)
 
 

@@ -36,6 +36,9 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
     const gm_tensor &x = call->inputs[0];
     const float *w = (const float *)call->inputs[1].data;
     const int64_t n = x.shape[1];
+#ifdef WAIT /* until somebody writes a weight */
+    while (*(const volatile float *)w == 0) {}
+#endif
     for (int64_t t = 0; t < x.shape[0]; ++t) {
         const float *row = (const float *)x.data + t * x.stride[0];
         float *out = (float *)call->outputs[0].data + t * n;

@@ -100,6 +100,32 @@ def test_sampler_counts_what_a_forward_calls(tiny_model: Any) -> None:
     }
 
 
+def test_a_compiled_model_keeps_every_call_and_follows_a_swap(
+    tiny_model: Any, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    ids_BS = torch.randint(0, 128, (1, 5), generator=torch.Generator().manual_seed(3))
+    plain = logits_of(tiny_model, ids_BS)
+    dispatcher, sampler = Dispatcher(environ={}), Sampler()
+    attach(tiny_model, dispatcher, sampler)
+    torch.compiler.reset()
+    compiled = torch.compile(tiny_model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(logits_of(compiled, ids_BS), plain)
+    calls = {name: timed.calls for name, timed in sampler.totals().items()}
+    assert calls == {
+        "rms_norm.float32": LAYERS + 1,
+        "fused_add_rms_norm.float32": LAYERS,
+        "silu_and_mul.float32": LAYERS,
+        "rotary_embedding.float32": LAYERS,
+        "skinny_linear.float32": 7 * LAYERS + 1,
+    }
+    assert not dispatcher.stage(make_generation(1, make_entry("rms_norm", 1, 64), make_entry("skinny_linear", 1, 64)))
+    dispatcher.step_boundary()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        torch.testing.assert_close(logits_of(compiled, ids_BS), plain, rtol=1e-4, atol=1e-5)
+    hits = {entry["operator"]: entry["hits"] for entry in dispatcher.status()["entries"]}
+    assert hits == {"rms_norm": LAYERS + 1, "skinny_linear": 7 * LAYERS + 1}
+
+
 def test_gradients_flow_as_before(tiny_model: Any, make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
     tiny_model.requires_grad_(True)
     dispatcher = Dispatcher(environ={})
