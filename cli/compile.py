@@ -13,7 +13,7 @@ from cli import caps
 from cli.amount import positive, whole
 from cli.table import compact_table
 from gristmill import records
-from kernels import catalogue, fusion_plan
+from kernels import catalogue
 from tasks.settings import from_environment
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from cli.watch import Watch
     from flows import steps
-    from flows.compile import compile_steps, search_rows
+    from flows.compile import compile_steps, remarks, search_rows
 
     for name in arguments.operator:
         catalogue.operator(name)
@@ -61,8 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"nothing was searched: {result.nothing}")
         return 0
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
-    for line in (*endings(result), *fused(result, asked=arguments.fusions)):
+    for line in (*endings(result), *remarks(result)):
         print(line)
+    if arguments.fusions and not result.fusions:
+        print("nothing to fuse was found; ./mill rank --fusions says why")
     if not any(search.trials for search in result.operators):
         print(f"search {result.search_id} has no candidate; the same command goes on with it")
         return _report_bugs(result)
@@ -83,19 +85,6 @@ def endings(result: SearchResult) -> Iterator[str]:
             yield f"{name}: {search.waiting} agents were waiting for their provider at the end"
         for gone in search.departures:
             yield f"{name}: {gone.agent} left: {gone.reason}"
-
-
-def fused(result: SearchResult, *, asked: bool) -> Iterator[str]:
-    """What became of operators that were not searched, and of fused ones that were."""
-    from tasks.search_plan import NOT_RELEASED
-
-    for one in result.skipped:
-        yield f"{one.operator} {one.dtype} was not searched: {one.reason}"
-    for search in result.operators:
-        if search.gains and fusion_plan.is_fused(search.operator):
-            yield f"{search.operator} {search.dtype}: {NOT_RELEASED}"
-    if asked and not result.fusions:
-        yield "nothing to fuse was found; ./mill rank --fusions says why"
 
 
 def _search_options(arguments: argparse.Namespace) -> SearchOptions:

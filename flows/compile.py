@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from prefect import flow
 
 from agents.caps import BudgetCaps
 from flows.steps import Step, table_artifact, tracked
+from kernels import fusion_plan
 from tasks import object_store, results, traffic
 from tasks.bench_session import SearchOptions, search_operators
 from tasks.compilation import Progress, SearchResult
+from tasks.search_plan import NOT_RELEASED
 from tasks.settings import Settings, from_environment
 
 
@@ -55,7 +57,8 @@ def compile_kernels(
     """Searches for faster kernels for the newest traffic profile. Returns the search's id."""
     options = SearchOptions(strategy, agents=agents, fusions=fusions)
     result = compile_steps(from_environment(), tracked, budget_s=budget_s, seed=seed, only=only or (), options=options)
-    table_artifact("searched-operators", search_rows(result), f"Search {result.search_id}")
+    description = "; ".join([f"Search {result.search_id}", *remarks(result)])
+    table_artifact("searched-operators", search_rows(result), description)
     return result.search_id
 
 
@@ -75,6 +78,15 @@ def search_rows(result: SearchResult) -> list[dict[str, str]]:
         }
         for s in result.operators
     ]
+
+
+def remarks(result: SearchResult) -> Iterator[str]:
+    """What was not searched, and what was proven that no release will have."""
+    for one in result.skipped:
+        yield f"{one.operator} {one.dtype} was not searched: {one.reason}"
+    for search in result.operators:
+        if search.gains and fusion_plan.is_fused(search.operator):
+            yield f"{search.operator} {search.dtype}: {NOT_RELEASED}"
 
 
 def gain_text(gain: float) -> str:

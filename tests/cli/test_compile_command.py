@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cli.compile import endings, fused
-from flows.compile import gain_text, search_rows
+from cli.compile import endings
+from flows.compile import gain_text, remarks, search_rows
 from tasks.agent_thread import Departure
 from tasks.compilation import OperatorSearch, SearchResult
 from tasks.search_plan import NOBODY, NOT_RELEASED, Skipped
@@ -56,12 +56,7 @@ def test_what_was_not_searched_and_what_is_not_released_is_said() -> None:
     gained = replace(search(trials=1, gains={"w": 1.5}), operator="rms_norm+skinny_linear")
     gainless = replace(search(trials=1), operator="silu_and_mul+skinny_linear")
     made = replace(result(gained, gainless), skipped=(Skipped("rms_norm+softmax", "float32", NOBODY),))
-    assert list(fused(made, asked=False)) == [
+    assert list(remarks(made)) == [
         f"rms_norm+softmax float32 was not searched: {NOBODY}",
         f"rms_norm+skinny_linear float32: {NOT_RELEASED}",
     ]
-
-
-def test_who_asked_for_fusions_hears_that_there_are_none() -> None:
-    (line,) = fused(result(search(trials=1)), asked=True)
-    assert "rank --fusions says why" in line and list(fused(result(), asked=False)) == []
