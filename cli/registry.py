@@ -35,6 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="spare what is younger, for promotions under way; default: 24",
     )
     mirror = commands.add_parser("mirror", help="copy the channels into MLflow's model registry, for review there")
+    gc.add_argument(
+        "--reports", type=positive, default=7.0, metavar="DAYS", help="keep reports of silent hosts so long; default: 7"
+    )
     doctor = commands.add_parser("doctor", help="check whether the store can be trusted with a registry")
     for command in (log, show, diff, gc, mirror, doctor):
         command.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -65,7 +68,9 @@ def _collect(reader: history.Reader, arguments: argparse.Namespace) -> int:
     from cli.progress import ProgressLine
     from registry.garbage import DAY_S, KeepingPolicy, collect
 
-    policy = KeepingPolicy(keep_s=arguments.keep * DAY_S, grace_s=arguments.grace * 3600)
+    policy = KeepingPolicy(
+        keep_s=arguments.keep * DAY_S, grace_s=arguments.grace * 3600, reports_s=arguments.reports * DAY_S
+    )
     with ProgressLine(sys.stderr) as progress:
         swept = collect(reader.store, reader.repository, policy, arguments.dry_run, progress.show)
     if arguments.json:

@@ -186,7 +186,17 @@ class TestCollection:
         assert len(rows) == 10 and rows[-1].endswith("the state before was removed")
         assert mill("show", "canary~9")[0] == 0 and "older ones were removed" in mill("show", "canary~10")[2]
 
-    @pytest.mark.parametrize("arguments", [["--keep", "-1"], ["--keep", "nan"], ["--grace", "0"], ["--grace", "0.5"]])
+    def test_reports_of_hosts_that_are_gone(self, mill: Run, world: World) -> None:
+        world.store.put("reports/chat/llama/hw/host.json", b"{}")
+        assert parsed_quietly(mill, "gc")["removed"] == []
+        os.utime(world.path("reports/chat/llama/hw/host.json"), (0, 0))
+        assert parsed_quietly(mill, "gc", "--reports", "99999", "--dry-run")["removed"] == []
+        (gone,) = parsed_quietly(mill, "gc")["removed"]
+        assert gone["key"] == "reports/chat/llama/hw/host.json" and "silent" in gone["why"]
+
+    @pytest.mark.parametrize(
+        "arguments", [["--keep", "-1"], ["--keep", "nan"], ["--grace", "0"], ["--grace", "0.5"], ["--reports", "0.1"]]
+    )
     def test_periods_that_make_no_sense(self, mill: Run, arguments: list[str]) -> None:
         code, out, err = mill("gc", *arguments)
         assert code == 2 and out == "" and len(err.splitlines()) == 1

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gristmill import durable_file, store, trust
 from gristmill.s3_store import Endpoint, S3Store
+from gristmill.status_report import report_key
 from gristmill.store import MAX_OBJECT_BYTES, Listing, NotModified, ObjectStore, StoredObject
 from registry import garbage
 from registry.embedded_store import EmbeddedStore
@@ -187,6 +188,26 @@ class TestWhatGoes:
         assert set(others) | {"tuf/1.root.json", TIMESTAMP_KEY} <= kept(orphaned)
         assert not any(key.startswith("probe/") for key in kept(orphaned))
 
+    def test_reports_of_hosts_that_are_gone(self, base: World) -> None:
+        """Whatever is tried meanwhile: what the watch has to remember of them it has written down."""
+        for name in ("gone", "back"):
+            base.store.put(report_key(CANARY, name), b"{}")
+        age(base, 8)
+        base.store.put(report_key(CANARY, "back"), b"{}")
+        swept = clean(base, policy=KeepingPolicy(keep_states=2, reports_s=7 * DAY_S))
+        reports = [item for item in swept.removed if item.kind == "report"]
+        assert [item.found.key for item in reports] == [report_key(CANARY, "gone")] and "days" in reports[0].why
+        assert report_key(CANARY, "back") in kept(base)
+        check_served(base, "rms_norm")
+
+    def test_a_host_that_reports_between_listing_and_removal_is_heard(self, base: World) -> None:
+        key = report_key(CANARY, "slow")
+        base.store.put(key, b"{}")
+        age(base, 8)
+        act = lambda: base.store.put(key, b'{"new": 1}')  # noqa: E731
+        swept = clean(base, BeforeReading(base.store, key, act))
+        assert [item.found.key for item in swept.spared] == [key] and store.read(base.store, key) == b'{"new": 1}'
+
     def test_every_channel_of_every_fleet_keeps_its_own(self, base: World) -> None:
         for name in ("canary", "stable"):
             channel = trust.Channel(name, "other", "llama", CANARY.hardware)
@@ -225,7 +246,9 @@ class TestRefusals:
             clean(orphaned)
         assert kept(orphaned) == before
 
-    @pytest.mark.parametrize("wrong", [{"keep_s": -1}, {"keep_states": 1}, {"grace_s": 60}, {"keep_s": float("nan")}])
+    @pytest.mark.parametrize(
+        "wrong", [{"reports_s": 3600}, {"keep_s": -1}, {"keep_states": 1}, {"grace_s": 60}, {"keep_s": float("nan")}]
+    )
     def test_policies_that_keep_too_little(self, wrong: dict[str, float]) -> None:
         with pytest.raises(CollectionError, match="expected at least"):
             KeepingPolicy(**wrong)  # type: ignore[arg-type]
@@ -284,6 +307,24 @@ class TestAtTheSameTime:
                 break
         assert 20 < step < 199
 
+    def test_a_promotion_that_dies_when_it_was_seen_while_what_it_needs_is_removed(
+        self, orphaned: World, tmp_path: Path
+    ) -> None:
+        """The collection has looked at a blob; the promotion writes it anew; the collection deletes it; so many steps
+        later the promotion is seen, and dies before it could find out. The collection puts back what is needed.
+        """
+        for steps in range(60):
+            world = copied(orphaned, tmp_path / f"{steps}")
+            promotion = DyingPromotion(world)
+            collector = RacedCollector(world.store, promotion, steps)
+            swept = clean(world, collector)
+            if collector.left >= 0:
+                promotion.finish()
+                break
+            assert any(item.kind == "blob" for item in swept.spared)
+            check_served(world, "rms_norm", "softmax")
+        assert 5 < steps < 59, "the collection was over before the promotion was seen"
+
     def test_a_collection_killed_before_or_after_any_delete(self, orphaned: World, tmp_path: Path) -> None:
         whole = copied(orphaned, tmp_path / "whole")
         count = len(clean(whole).removed)
@@ -309,6 +350,19 @@ class TestAtTheSameTime:
             assert kept(world) == kept(whole)
 
 
+class BeforeReading(DelegatingStore):
+    """Does something just before a key is read."""
+
+    def __init__(self, inner: ObjectStore, key: str, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.key, self.act = key, act
+
+    def get(self, key: str, etag: str | None = None, max_bytes: int = MAX_OBJECT_BYTES) -> StoredObject | NotModified:
+        if key == self.key:
+            self.act()
+        return self.inner.get(key, etag, max_bytes)
+
+
 class BeforeFirstBlob(DelegatingStore):
     def __init__(self, inner: ObjectStore, act: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -319,6 +373,56 @@ class BeforeFirstBlob(DelegatingStore):
             self.done = True
             self.act()
         self.inner.delete(key)
+
+
+class DyingPromotion(DelegatingStore):
+    """A promotion of softmax in a thread of its own: it waits before it is seen, and is killed right after."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.store)
+        self.world = world
+        self.waiting, self.go_on = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._run)
+
+    def begin(self) -> None:
+        self.thread.start()
+        assert self.waiting.wait(60)
+
+    def finish(self) -> None:
+        self.go_on.set()
+        self.thread.join(60)
+
+    def replace_if(self, key: str, content: bytes, etag: str) -> str:
+        if key != TIMESTAMP_KEY:
+            return self.inner.replace_if(key, content, etag)
+        self.waiting.set()
+        assert self.go_on.wait(60)
+        self.inner.replace_if(key, content, etag)
+        raise Killed
+
+    def _run(self) -> None:
+        with contextlib.suppress(Killed):
+            self.world.publish("softmax", b"code 2", store=self)
+
+
+class RacedCollector(SteppingStore):
+    """Begins a promotion before the first blob is deleted, and lets it be seen `steps` operations after that."""
+
+    def __init__(self, inner: ObjectStore, promotion: DyingPromotion, steps: int) -> None:
+        super().__init__(inner, steps, promotion.finish)
+        self.promotion, self.begun = promotion, False
+
+    def _step(self) -> None:
+        if self.begun:
+            super()._step()
+
+    def delete(self, key: str) -> None:
+        if not self.begun and key.startswith("blobs/"):
+            self.promotion.begin()
+            self.inner.delete(key)
+            self.begun = True
+            return
+        super().delete(key)
 
 
 class DyingCollector(DelegatingStore):
@@ -362,7 +466,8 @@ KEYS = st.one_of(
     st.sampled_from([trust.blob_key(digit * 64) for digit in "abc"]),
     st.sampled_from([trust.attestation_key(digit * 64, "judge") for digit in "abc"]),
     st.sampled_from([trust.target_key(CANARY.index_path, digit * 64) for digit in "abc"]),
-    st.sampled_from([TIMESTAMP_KEY, "spool/x", "probe/1/x", "blobs/x"]),
+    st.sampled_from([TIMESTAMP_KEY, "spool/x", "probe/1/x", "blobs/x", "reports/x", "watch/f/m/hw.json"]),
+    st.sampled_from([report_key(CANARY, digit * 64) for digit in "abc"]),
 )
 
 
@@ -373,14 +478,24 @@ def test_a_plan_holds_nothing_young_needed_current_or_unknown(
     live = Live("", {"snapshot": snapshot, "canary": canary}, frozenset(), {})
     marked = Marked(live, frozenset(needed) | {f"tuf/{snapshot}.snapshot.json"}, frozenset({"a" * 64}))
     listed = [Listing(key, 1, written_s) for key, written_s in ages.items()]
-    plan = plan_collection(listed, marked, 50.0)
+    plan = plan_collection(listed, marked, 50.0, 20.0)
     planned = {item.found.key for item in plan}
     assert all(ages[key] < 50 and key not in marked.keys for key in planned)
-    assert not planned & {TIMESTAMP_KEY, "spool/x", "blobs/x", trust.attestation_key("a" * 64, "judge")}
+    assert not planned & {
+        TIMESTAMP_KEY,
+        "spool/x",
+        "blobs/x",
+        "reports/x",
+        "watch/f/m/hw.json",
+        trust.attestation_key("a" * 64, "judge"),
+    }
     assert not any(".root." in key or ".x." in key for key in planned)
     unneeded = {trust.blob_key("b" * 64), "probe/1/x", trust.target_key(CANARY.index_path, "c" * 64)} - marked.keys
     assert {key for key in unneeded if ages.get(key, 100) < 50} <= planned
-    assert plan_collection(reversed(listed), marked, 50.0) == plan
-    assert plan_collection(listed, replace(marked, keys=marked.keys | planned), 50.0) == tuple(
+    assert plan_collection(reversed(listed), marked, 50.0, 20.0) == plan
+    assert all(ages[key] < 20 for key in planned if key.startswith("reports/"))
+    silent = {key for key in ages if key.startswith("reports/") and key.endswith(".json") and ages[key] < 20}
+    assert silent - marked.keys <= planned
+    assert plan_collection(listed, replace(marked, keys=marked.keys | planned), 50.0, 20.0) == tuple(
         item for item in plan if item.kind == "attestation" and item.found.key not in planned
     )
