@@ -77,6 +77,7 @@ def publish(
     for artifact in artifacts:
         _put_manifest(object_store, keyring, artifact)
     declined: dict[str, str] = {}
+    approvals: dict[str, bytes] = {}
 
     def allowed(artifact: Artifact, digest: str, current: Artifact | None) -> Decision:
         why = revocation.why_table(digest, artifact.table, revoked)
@@ -90,8 +91,8 @@ def publish(
         approval = approve(artifact, current) if approve else Decision(False, "nobody has approved it")
         if approval.promote:
             attestation.require_counting(keyring, policy, trust.APPROVER)
-            statement = trust.approval(digest, artifact.table.name, approval.reason)
-            attestation.attest(object_store, keyring, trust.APPROVER, digest, statement)
+            approvals[digest] = trust.approval(digest, artifact.table.name, approval.reason)
+            attestation.attest(object_store, keyring, trust.APPROVER, digest, approvals[digest])
             return decision
         return Decision(False, f"{approval.reason}; promote to canary, approve it there, then release")
 
@@ -120,6 +121,8 @@ def publish(
     for artifact, digest in zip(artifacts, manifests, strict=True):
         if not all(_is_there(object_store, key) for key in _manifest_keys(digest)):
             _put_manifest(object_store, keyring, artifact)
+    for digest, statement in approvals.items():
+        attestation.attest(object_store, keyring, trust.APPROVER, digest, statement)
     return published(channel, entry, declined)
 
 

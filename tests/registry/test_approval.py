@@ -18,11 +18,12 @@ from registry import attestation
 from registry.approval import approve, approve_by_policy
 from registry.entry import Edit
 from registry.errors import ApprovalError, KeyFileError
+from registry.metadata_reader import TIMESTAMP_KEY
 from registry.promotion import ApprovalPolicy, Decision, decide_approval
 from registry.publication import Published, move, publish
 from registry.repository import Repository
 from registry.rollback import roll_back
-from tests.registry.world import CANARY, STABLE, World, make_artifact, take
+from tests.registry.world import CANARY, STABLE, DelegatingStore, World, make_artifact, take
 
 POLICY = ApprovalPolicy()
 
@@ -178,6 +179,23 @@ class TestPolicy:
         assert "too good" in put(Decision(False, "too good")).declined["rms_norm.float32"]
         assert world.puller("stable-cache", STABLE).poll() is None
         assert put(Decision(True, "fine")).manifests == {"rms_norm.float32": records.digest(artifact)}
+        assert world.puller("stable-cache", STABLE).poll() is not None
+
+    def test_its_word_is_there_although_a_collection_took_it_for_old(self, world: World) -> None:
+        """Deleted between the signature and the moment at which hosts see what it is about."""
+        artifact, files = make_artifact("rms_norm", b"code")
+        key = trust.attestation_key(records.digest(artifact), trust.APPROVER)
+
+        class Collected(DelegatingStore):
+            def replace_if(self, key_: str, content: bytes, etag: str) -> str:
+                if key_ == TIMESTAMP_KEY:
+                    self.inner.delete(key)
+                return self.inner.replace_if(key_, content, etag)
+
+        fine = Decision(True, "fine")
+        store = Collected(world.store)
+        publish(store, world.keyring, STABLE, [artifact], files, take, approve=lambda new, current: fine)
+        assert key in set(world.store.list("attestations/"))
         assert world.puller("stable-cache", STABLE).poll() is not None
 
     @given(low=st.floats(1, 60), gap=st.floats(0, 20), known=st.booleans(), new=st.booleans())
