@@ -22,6 +22,12 @@ from gristmill.errors import CacheError, MalformedRecordError, RollbackError, Tr
 from gristmill.revocation import Revocations
 
 R = TypeVar("R")
+MEND = "delete it to start from the registry again"
+MEND_HIGH_WATER = (
+    "nothing tells any more which versions this host has seen, so it takes nothing from the registry and loads nothing "
+    "at a start. After a fault of the disk delete it, and the next poll remembers anew; that poll would not notice a "
+    "replayed older state, so compare its generation with ./mill registry log"
+)
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ class Cache:
         Raises:
             CacheError: the record is damaged.
         """
-        return (self._load(HighWater, self._high_water_path) or HighWater({})).versions
+        return (self._load(HighWater, self._high_water_path, MEND_HIGH_WATER) or HighWater({})).versions
 
     def raise_high_water(self, seen: dict[str, int]) -> None:
         """Remembers versions, durably; errors as `check_high_water`."""
@@ -241,13 +247,13 @@ class Cache:
             shutil.rmtree(path)
         durable_file.write(path, content)
 
-    def _load(self, kind: type[R], path: Path) -> R | None:
+    def _load(self, kind: type[R], path: Path, mend: str = MEND) -> R | None:
         try:
             return records.parse(kind, durable_file.read(path), str(path))
         except FileNotFoundError:
             return None
         except (MalformedRecordError, OSError) as error:
-            raise CacheError(f"{error}; the file is damaged: delete it to start from the registry again") from None
+            raise CacheError(f"{error}; the file is damaged: {mend}") from None
 
 
 def _remove(path: Path) -> None:

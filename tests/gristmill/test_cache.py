@@ -70,9 +70,25 @@ def test_damaged_records_are_refused(cache: Cache) -> None:
     (cache.folder / "generations" / CHANNEL.index_path).write_text("{")
     with pytest.raises(CacheError, match="delete it"):
         cache.load_generation(CHANNEL)
-    (cache.folder / "high_water.json").write_text("[]")
-    with pytest.raises(CacheError, match="delete it"):
-        cache.raise_high_water({"root": 1})
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"versions": {"root": "1"}}', "\0" * 60])
+def test_a_damaged_high_water_mark_says_what_where_and_what_to_do(cache: Cache, content: str) -> None:
+    cache.raise_high_water({"root": 1, "timestamp": 5})
+    path = cache.folder / "high_water.json"
+    path.write_text(content)
+    for use in (
+        cache.high_water,
+        lambda: cache.raise_high_water({"root": 1}),
+        lambda: cache.check_high_water({"root": 1}),
+    ):
+        with pytest.raises(CacheError) as raised:
+            use()
+        told = str(raised.value)
+        assert str(path) in told and "seen" in told and "delete it" in told and "\n" not in told
+    path.unlink()
+    cache.raise_high_water({"root": 1, "timestamp": 4})
+    assert cache.high_water() == {"root": 1, "timestamp": 4}
 
 
 @pytest.mark.parametrize("parts", [("canary", "a/b", "m", "h"), ("canary", "..", "m", "h"), ("", "f", "m", "h")])
