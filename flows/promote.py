@@ -42,7 +42,10 @@ def promote_steps(
     if not again:
         with object_store.opened(settings) as opened:
             failed = step(promotion.failed_in_canary)(opened.store, settings)
-    winners = {one: found for one, found in promotion.winners(entries, failed).items() if search.of(*one)}
+    found = promotion.winners(entries, failed)
+    winners = {key: candidates for key, candidates in found.items() if search.of(*key)}
+    for operator, dtype in sorted(found.keys() - winners.keys()):
+        tell(f"{operator} {dtype}: passed over, because search {search.result.search_id} was last run without it")
     if not winners:
         raise _no_winner(search.result.search_id, entries, failed)
     proofs = step(proving.prove_winners)(settings, search, winners, proof_s, tell)

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,13 @@ def test_4_what_is_proven_is_shown_and_not_released(
     monkeypatch.setattr(promotion, "HELD_OUT_LIMIT", 1)
     with pytest.raises(NoWinnerError, match=f"{NOT_RELEASED}|no gain survived|proved no candidate faster"):
         promote_steps(chosen, plain, channel="canary", proof_s=0.2)
+    kept = results.load(chosen)
+    without = replace(kept, result=replace(kept.result, fusions=()))
+    results.keep(chosen, without)
+    told: list[str] = []
+    with pytest.raises(NoWinnerError):
+        promote_steps(chosen, plain, channel="canary", tell=told.append)
+    assert [line.partition(",")[0] for line in told] == [f"{FUSED} float32: passed over"] * proven
     assert not list(DirectoryStore(Path(chosen.store_url.removeprefix("file://"))).list("channels/"))
 
 
