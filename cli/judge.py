@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from cli import calibration, verdict_report
 from cli.amount import whole
 from cli.errors import CandidateFileError, JudgeArgumentsError
+from cli.progress import ProgressLine
 from gristmill import records
 from gristmill.domain import AxisRange, Domain, Layout
 from gristmill.errors import DomainError, MalformedRecordError
@@ -84,11 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = from_environment()
     chosen = getattr(policy, arguments.policy)()
+    baseline = arguments.baseline
     with Judge(settings.judge_dir, chosen, cached_peaks(settings.peaks_path)) as judge:
         if arguments.policy == "proof" and arguments.seed is None:
-            verdict = judge_repeatedly(judge, candidate, workloads, chosen.min_gain, baseline=arguments.baseline)
+            with ProgressLine(sys.stderr) as progress:
+                verdict = judge_repeatedly(
+                    judge, candidate, workloads, chosen.min_gain, baseline=baseline, report=progress.show
+                )
         else:
-            verdict = judge.judge(candidate, workloads, seed=arguments.seed, baseline=arguments.baseline)
+            verdict = judge.judge(candidate, workloads, seed=arguments.seed, baseline=baseline)
     print(json.dumps(as_json(verdict)) if arguments.json else verdict_report.render(verdict))
     return 0
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -56,6 +56,7 @@ def judge_repeatedly(
     *,
     edges: bool = True,
     baseline: str | Candidate = "eager",
+    report: Callable[[str], None] = lambda text: None,
 ) -> Verdict:
     """The verdict of up to `RUNS` runs of those workloads of which it is not known yet whether there is a gain.
 
@@ -65,6 +66,7 @@ def judge_repeatedly(
     runs: list[Verdict] = []
     open_workloads = list(workloads)
     while len(runs) < RUNS and open_workloads:
+        report(f"run {len(runs) + 1} of {RUNS} at most: {len(open_workloads)} of {len(workloads)} workloads are open")
         found = judge.judge(candidate, open_workloads, edges=edges and not runs, baseline=baseline)
         if not found.timings:
             return found

@@ -53,8 +53,10 @@ def drawn(rng: random.Random, ratio: float, spread: float) -> Runs:
 
 def test_two_runs_prove_a_large_gain_and_one_excludes_what_is_slower() -> None:
     judge = Runs([(1.2, 0.9, 1.3), (1.22, 0.9, 1.1)] + [(9.0, 9.0, 1.2)] * RUNS)
-    verdict = judge_repeatedly(judge, CANDIDATE, WORKLOADS, GAIN)
-    assert verdict.status is Status.FASTER
+    said: list[str] = []
+    verdict = judge_repeatedly(judge, CANDIDATE, WORKLOADS, GAIN, report=said.append)
+    assert said[0].startswith("run 1") and said[1].endswith("2 of 3 workloads are open")
+    assert len(said) == len(judge.asked) and verdict.status is Status.FASTER
     assert [timing.ratio for timing in verdict.timings] == pytest.approx(
         [math.sqrt(1.2 * 1.22), 0.9, (1.3 * 1.1 * 1.2 ** (len(judge.asked) - 2)) ** (1 / len(judge.asked))]
     )
