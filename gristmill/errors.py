@@ -100,6 +100,10 @@ class KillSwitchError(GristmillError):
     """The local kill switch holds a word that means nothing."""
 
 
+class MembershipError(GristmillError):
+    """A process was not told which fleet it belongs to, or by something that cannot be."""
+
+
 class EngineError(GristmillError):
     """The engine or model is not one that the adapter was written for."""
 

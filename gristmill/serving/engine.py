@@ -7,9 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +17,8 @@ from gristmill.adapters.transformers import attach
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError, ServingError
 from gristmill.hardware import local_cpu
-from gristmill.host import Host, HostEvent
-from gristmill.reporter import Reporter
+from gristmill.host import HostEvent
+from gristmill.member import Member
 from gristmill.route import DispatchSettings
 from gristmill.sampler import Sampler
 from gristmill.serving.model import build_model
@@ -29,7 +27,6 @@ from gristmill.serving.protocol import Command, LineWriter, PairedCommand, Plain
 from gristmill.serving.replay import ReplayHooks, serve
 from gristmill.serving.settings import EngineSettings
 from gristmill.spool import Identity, Spool
-from gristmill.status_report import report
 from gristmill.traces import Request
 
 IDLE_S = 0.05
@@ -54,16 +51,14 @@ class Engine:
         self._model = build_model(settings.shape, settings.dtype, settings.seed)
         self._attachment = attach(self._model, self.dispatcher, sampler)
         self._spool = self._open_spool(sampler) if settings.store and sampler else None
-        self._reporter = Reporter(self.dispatcher, sampler, settings.channel, settings.worker)
-        self._say_goodbye: Callable[[], None] = lambda: None
-        self._host = self._open_host() if settings.root_file else None
+        self._member = self._joined() if settings.root_file else None
 
     def run(self) -> None:
         """Obeys commands until closed; requests being served then are dropped."""
         if self._spool:
             self._spool.start(self._settings.spool_s)
-        if self._host:
-            self._host.start()
+        if self._member:
+            self._member.start()
         self._writer.write("ready", **self.status())
         try:
             while not self.closed.is_set():
@@ -100,7 +95,7 @@ class Engine:
         hooks = ReplayHooks(
             boundary=self._boundary,
             stop=self.closed.is_set,
-            decoded=self._reporter.decoded,
+            decoded=self._member.decoded if self._member else lambda tokens, duration_ns: None,
             progress=lambda progress: self._writer.write("progress", id=command.id, **progress),
         )
         if isinstance(command, ReplayCommand):
@@ -146,58 +141,33 @@ class Engine:
             spool.add_request(request.prompt_tokens, request.generated_tokens, arrival_ns)
 
     def _boundary(self) -> None:
+        if self._member:
+            self._member.boundary()
+            return
         if self._attachment.sampler is not None:
             self._attachment.sampler.boundary()
-        swap = self._host.boundary() if self._host is not None else self.dispatcher.step_boundary()
-        if swap is not None:
-            self._reporter.swapped()
+        self.dispatcher.step_boundary()
 
     def _open_spool(self, sampler: Sampler) -> Spool:
         settings = self._settings
         identity = Identity(settings.fleet, settings.model, self._hardware, _versions())
         return Spool(settings.object_store(os.environ), identity, sampler, settings.waiting_dir())
 
-    def _open_host(self) -> Host:
-        from gristmill.cache_reader import CacheReader
-        from gristmill.pull import Puller
+    def _joined(self) -> Member:
+        def tell(event: HostEvent) -> None:
+            self._writer.write(event.kind, generation=event.generation, **event.detail)
 
-        settings = self._settings
-        at = (settings.fleet, settings.model, self._hardware, settings.channel, Path(settings.cache_dir))
-        reports = settings.report_store(os.environ)
-        channel: CacheReader | Puller
-        if settings.store:
-            channel = Puller(settings.object_store(os.environ), settings.trusted_root(), *at, self._table_names)
-        else:
-            channel = CacheReader(settings.trusted_root(), *at, self._table_names)
-
-        def tell_registry(closing: bool = False) -> None:
-            status = self._reporter.status(channel.cache.host_id(), host.problem, closing)
-            report(reports, channel.channel, status)
-
-        host = Host(channel, self.dispatcher, self._tell, settings.poll_s, tell_registry)
-        self._say_goodbye = lambda: tell_registry(closing=True)
-        return host
-
-    def _table_names(self) -> set[str]:
-        """Of the tables that this model can use."""
-        return {f"{site.operator}.{site.dtype}" for site in self.dispatcher.sites}
-
-    def _tell(self, event: HostEvent) -> None:
-        self._writer.write(event.kind, generation=event.generation, **event.detail)
+        return Member(self._settings.membership(), self._attachment, self._settings.worker, tell)
 
     def _shut_down(self) -> None:
-        if self._host:
-            self._host.stop()
-            self._try(self._say_goodbye)
+        if self._member:
+            self._member.stop()
         if self._spool:
-            self._try(self._spool.stop)
+            try:
+                self._spool.stop()
+            except (GristmillError, OSError) as error:
+                self._writer.write("error", id="", message=str(error))
         self._attachment.detach()
-
-    def _try(self, last: Callable[[], object]) -> None:
-        try:
-            last()
-        except (GristmillError, OSError) as error:
-            self._writer.write("error", id="", message=str(error))
 
 
 def _versions() -> dict[str, str]:

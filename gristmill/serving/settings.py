@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.directory_store import DirectoryStore
 from gristmill.errors import ServingError
 from gristmill.kill_switch import read_kill_switch
+from gristmill.membership import Membership, checked_worker
 from gristmill.sampler import DEFAULT_PERIOD
 from gristmill.serving.model import ModelShape
-from gristmill.store import checked_key, open_store
+from gristmill.store import open_store
 
 if TYPE_CHECKING:
     from gristmill.store import ObjectStore
@@ -56,10 +56,9 @@ class EngineSettings:
         """
         read_kill_switch(environ)
         if self.root_file:
-            self.trusted_root()
             self._required_cache_dir()
-        if self.worker and "/" in checked_key(self.worker):
-            raise ServingError(f"serving: worker {self.worker!r} holds a slash; use one word")
+            self.membership().check(environ)
+        checked_worker(self.worker)
         if not self.store:
             return
         if self.sampling and importlib.util.find_spec("pyarrow") is None:
@@ -78,21 +77,21 @@ class EngineSettings:
         """Where samples wait while the store is away."""
         return self._required_cache_dir() / "spool"
 
-    def report_store(self, environ: Mapping[str, str]) -> ObjectStore:
-        """Where status reports go: to the store, or where a sidecar fetches them."""
-        return self.object_store(environ) if self.store else DirectoryStore(self._required_cache_dir() / "outbox")
+    def membership(self) -> Membership:
+        """For a process with a root."""
+        return Membership(
+            self.fleet,
+            self.model,
+            self.root_file,
+            self.cache_dir,
+            self.channel,
+            self.store,
+            self.poll_s,
+            self.sample_period,
+            self.shadow_every,
+        )
 
     def _required_cache_dir(self) -> Path:
         if not self.cache_dir:
             raise ServingError("serving: a store or a root is given, but no cache folder; name one with --cache-dir")
         return Path(self.cache_dir)
-
-    def trusted_root(self) -> bytes:
-        """The signed root that all trust starts from."""
-        try:
-            return Path(self.root_file).read_bytes()
-        except OSError as error:
-            raise ServingError(
-                f"trusted root {self.root_file}: cannot be read ({error.strerror}); give the file that the registry's "
-                "key ceremony made"
-            ) from None

@@ -1,0 +1,129 @@
+"""A member: one process of a host, which follows its channel, serves what it finds and reports under its own name."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from gristmill.adapters.transformers import attach
+from gristmill.dispatch import Dispatcher
+from gristmill.errors import GristmillError
+from gristmill.hardware import local_cpu
+from gristmill.hook import Instruments
+from gristmill.host import Host, HostEvent
+from gristmill.membership import Membership, checked_worker, inherited
+from gristmill.reporter import Reporter
+from gristmill.route import DispatchSettings
+from gristmill.sampler import Sampler
+from gristmill.status_report import report
+
+if TYPE_CHECKING:
+    from gristmill.cache_reader import CacheReader
+    from gristmill.pull import Puller
+
+
+class Member:
+    """Made from a model that an adapter has attached. `boundary` and `decoded` are for the engine's thread."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        instruments: Instruments,
+        worker: str = "",
+        emit: Callable[[HostEvent], None] = lambda event: None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Nothing is contacted yet.
+
+        Args:
+            worker: which process of this host it is, by a name that survives restarts; empty if there is one.
+            emit: told of swaps, refusals and polls that failed, on the engine's thread and another.
+
+        Raises:
+            GristmillError: as `Membership.check`, or a worker's name that can't be one.
+        """
+        self.dispatcher = instruments.dispatcher
+        self._instruments = instruments
+        self._channel = self._opened(membership, environ)
+        self._reports = membership.report_store(environ)
+        self._reporter = Reporter(self.dispatcher, instruments.sampler, membership.channel, checked_worker(worker))
+        self._emit = emit
+        self._host = Host(self._channel, self.dispatcher, emit, membership.poll_s, self._tell_registry)
+        self.decoded = self._reporter.decoded
+        """`decoded(tokens, duration_ns)`: to be called after each decode step, for the fleet's tokens/s."""
+
+    def start(self) -> None:
+        """Begins to follow, on a thread."""
+        self._host.start()
+
+    def boundary(self) -> HostEvent | None:
+        """To be called between steps: the only moment at which kernels change."""
+        sampler = self._instruments.sampler
+        if sampler is not None:
+            sampler.boundary()
+        event = self._host.boundary()
+        if event is not None:
+            self._reporter.swapped()
+        return event
+
+    def stop(self) -> None:
+        """Follows no more, and says goodbye, so that the silence after it is not taken for a crash."""
+        self._host.stop()
+        try:
+            self._tell_registry(closing=True)
+        except (GristmillError, OSError) as error:
+            self._emit(HostEvent("poll_failed", self.dispatcher.generation.number, {"reason": str(error)}))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _opened(self, membership: Membership, environ: Mapping[str, str]) -> CacheReader | Puller:
+        from gristmill.cache_reader import CacheReader
+        from gristmill.pull import Puller
+
+        root, hardware, folder = membership.trusted_root(), local_cpu().key, Path(membership.cache_dir)
+        at = (root, membership.fleet, membership.model, hardware, membership.channel, folder, self._table_names)
+        return Puller(membership.report_store(environ), *at) if membership.store else CacheReader(*at)
+
+    def _table_names(self) -> set[str]:
+        """Of the tables that this model can use."""
+        return {f"{site.operator}.{site.dtype}" for site in self.dispatcher.sites}
+
+    def _tell_registry(self, closing: bool = False) -> None:
+        status = self._reporter.status(self._channel.cache.host_id(), self._host.problem, closing)
+        report(self._reports, self._channel.channel, status)
+
+
+def join(
+    model: Any,
+    membership: Membership | None = None,
+    worker: str | None = None,
+    emit: Callable[[HostEvent], None] = lambda event: None,
+    environ: Mapping[str, str] = os.environ,
+) -> Member:
+    """Attaches a Hugging Face Llama model and makes its process a member; enter it, or `start` it.
+
+    Args:
+        membership: None takes what was handed down to this process.
+        worker: see `Member`; None takes the name that `multiprocessing` gave this process. Engines should give a
+            rank: it survives restarts.
+
+    Raises:
+        GristmillError: nothing was handed down, it does not hold, or the model is not one that the adapter knows.
+    """
+    membership = membership or inherited(environ)
+    membership.check(environ)
+    if worker is None:
+        child = multiprocessing.parent_process() is not None
+        worker = multiprocessing.current_process().name.replace(":", ".") if child else ""
+    settings = DispatchSettings(shadow_every=membership.shadow_every)
+    dispatcher = Dispatcher(membership.channel, local_cpu().key, settings, environ)
+    attachment = attach(model, dispatcher, Sampler(membership.sample_period))
+    return Member(membership, attachment, worker, emit, environ)
