@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from flows.watch import line, watch_steps
     from tasks.canary import policy_of
     from tasks.mlflow_mirror import keep_mirror
-    from tasks.watch_report import facts
+    from tasks.watch_report import facts, next_step
 
     settings, policy = from_environment(), policy_of(_numbers(arguments.changes))
     if arguments.share is not None:
@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         _print_tables([one.looked for one in found])
         for one in found:
             print(line(one))
+            if step := next_step(one.looked):
+                print(f"  {step}")
         if not found:
             print("nothing was published to canary yet")
     if any(one.action for one in found):

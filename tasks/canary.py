@@ -47,8 +47,8 @@ class Looked:
     received: tuple[Received, ...]
     now_s: float
     """By the store's clock."""
-    silent_s: float
-    """A process that has not reported for so long is gone."""
+    policy: WatchPolicy
+    """What it was judged by."""
     watch: Watch | None
     """None if canary serves what stable serves: nothing is tried."""
     assessment: Assessment | None
@@ -103,10 +103,10 @@ def look_at(
     canary = canary_of(channel, entry, tried, stable, share)
     if canary is None:
         received = tuple(read_reports(object_store, channel, now_s - SHOWN_S))
-        return Looked(channel, entry, share, received, now_s, policy.silent_s, None, None)
+        return Looked(channel, entry, share, received, now_s, policy, None, None)
     received = tuple(read_reports(object_store, channel, canary.promoted_s - policy.silent_s))
     watch, assessment = _looked(object_store, canary, received, now_s, policy, remember)
-    return Looked(channel, entry, share, received, now_s, policy.silent_s, watch, assessment)
+    return Looked(channel, entry, share, received, now_s, policy, watch, assessment)
 
 
 def canary_of(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from gristmill import records
+from gristmill import cohort, records
 from gristmill.status_report import StatusReport, TableCounts
-from registry.canary import role_of
-from registry.witness import Witness
+from registry.canary import Outcome, Role, role_of
+from registry.witness import Witness, host_of
 from tasks.canary import Looked
 
+STEP = 2
+"""How many times as many hosts a larger share is to reach."""
 SUMMED = ("silent", "hits", "failures", "mismatches")
 """What is added up over the processes that serve the same."""
 
@@ -30,6 +33,33 @@ def sentence(looked: Looked) -> str:
         f"{', '.join(canary.changed) or 'fewer tables'} on {looked.share_permille / 10:g} % of auto hosts: "
         f"{looked.assessment.outcome.value}: {looked.assessment.reason}"
     )
+
+
+def next_step(looked: Looked) -> str:
+    """What only a person can do now, who has the offline key that signs the share; empty if that would change nothing.
+
+    A canary is not tried on more hosts by itself: whoever steals the keys of the watch must not lead hosts onto it.
+    """
+    if looked.assessment is None or looked.assessment.outcome is Outcome.FAILED:
+        return ""
+    heard = [fact for fact in process_facts(looked) if not (fact["silent"] or fact["closing"])]
+    auto = {host_of(fact["process"]) for fact in heard if fact["follows"] == cohort.AUTO}
+    trying = {host_of(fact["process"]) for fact in heard if fact["role"] in (Role.CANARY.value, Role.PENDING.value)}
+    if not auto or looked.share_permille == cohort.ALL_PERMILLE:
+        return ""
+    wider = _wider(looked.share_permille, len(auto), looked.policy.min_hosts)
+    command = f"./mill canary --share {wider / 10:g} (needs the targets key, which the watch does not have)"
+    if looked.assessment.outcome is Outcome.SUCCEEDED:
+        return f"to try it on more hosts before all have it: {command}"
+    if len(trying) >= looked.policy.min_hosts:
+        return ""
+    return f"{len(trying)} hosts try it, {looked.policy.min_hosts} must before it can succeed: {command}"
+
+
+def _wider(share_permille: int, auto_hosts: int, min_hosts: int) -> int:
+    """A share at least twice as large, and so large that twice the least number of hosts may be expected in it."""
+    enough = math.ceil(100 * STEP * min_hosts / auto_hosts) * 10
+    return min(cohort.ALL_PERMILLE, max(STEP * share_permille, enough))
 
 
 def host_rows(looks: Iterable[Looked]) -> list[dict[str, str]]:
@@ -78,7 +108,7 @@ def trouble_rows(looks: Iterable[Looked]) -> list[dict[str, str]]:
     for looked in looks:
         told = {name: [f"does not count: {flaw}"] for name, flaw in flaws(looked).items()}
         for report, written_s, _ in _processes(looked):
-            silent = looked.now_s - written_s > looked.silent_s and not report.closing
+            silent = looked.now_s - written_s > looked.policy.silent_s and not report.closing
             reasons = [
                 f"silent for {(looked.now_s - written_s) / 60:.0f} min" if silent else "",
                 f"kill switch: {report.kill}" if report.kill else "",
@@ -107,6 +137,7 @@ def facts(looked: Looked) -> dict[str, Any]:
         "share_percent": looked.share_permille / 10,
         "outcome": assessment.outcome.value if assessment else None,
         "reason": assessment.reason if assessment else sentence(looked),
+        "next": next_step(looked),
         "missing": list(assessment.missing) if assessment else [],
         "comparisons": records.encode(assessment.comparisons) if assessment else [],
         "processes": process_facts(looked),
@@ -128,7 +159,7 @@ def process_facts(looked: Looked) -> list[dict[str, Any]]:
                 "channel": report.channel,
                 "generation": report.generation,
                 "role": role,
-                "silent": looked.now_s - written_s > looked.silent_s,
+                "silent": looked.now_s - written_s > looked.policy.silent_s,
                 "closing": report.closing,
                 "restarts": witness.restarts if witness else 0,
                 "hits": total.hits,

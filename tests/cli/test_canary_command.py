@@ -82,7 +82,7 @@ def test_says_the_same_as_json(mill: Run) -> None:
     assert (code, err) == (0, "")
     (facts,) = json.loads(out)
     assert (facts["outcome"], facts["generation"], facts["tried"]) == ("inconclusive", 3, ["rms_norm.float32"])
-    assert facts["action"] == "" and facts["missing"]
+    assert facts["action"] == "" and facts["missing"] and facts["next"] == ""
     assert len(facts["processes"]) == 10 and sum(one["mismatches"] for one in facts["processes"]) == 3
 
 

@@ -341,6 +341,29 @@ class TestReport:
         assert "tries rms_norm.float32 on 5 % of auto hosts: inconclusive: the report of ffffffffff" in said
         assert records.canonical_json(watch_report.process_facts(looked))
 
+    def test_what_a_person_with_the_offline_key_may_do_next(self, trial: Trial) -> None:
+        """The watch cannot: the share is not signed by any key that it has."""
+        auto = [replace(host, changes={"follows": "auto"}) for host in fleet(canary=2, rest=18)]
+        assert watch_report.next_step(trial.reports(auto).looked) == (
+            "2 hosts try it, 3 must before it can succeed: ./mill canary --share 30 (needs the targets key, which the "
+            "watch does not have)"
+        )
+        auto[2:4] = [replace(host, changes={"follows": "auto"}) for host in fleet(canary=4)[2:4]]
+        trial.report(auto, 60)
+        trial.look(act=False, remember=True)
+        trial.report(auto, 1800)
+        good = trial.look(act=False)
+        assert outcome(good) is Outcome.SUCCEEDED, good.looked.assessment
+        assert watch_report.next_step(good.looked).startswith("to try it on more hosts before all have it: ./mill can")
+        set_share(trial.world.store, trial.world.keyring, CANARY.fleet, 1000)
+        assert watch_report.next_step(trial.look(act=False).looked) == "", "all have it already"
+
+    @pytest.mark.parametrize("bad", [True, False])
+    def test_where_more_hosts_would_change_nothing_none_is_proposed(self, trial: Trial, bad: bool) -> None:
+        assert not trial.world.repository.orders(CANARY).share_permille
+        looked = trial.reports(fleet(canary=2, mismatches=int(bad))).looked
+        assert watch_report.next_step(looked) == "", "it has failed" if bad else "nobody follows a cohort"
+
     def test_hosts_are_shown_where_nothing_is_tried(self, trial: Trial) -> None:
         move(trial.world.store, trial.world.keyring, CANARY)
         trial.report(fleet(canary=1, rest=2), 60)
