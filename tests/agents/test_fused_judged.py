@@ -50,7 +50,6 @@ def candidate_for(operator: str, dtype: str, most_tokens: int = 8) -> Candidate:
     [
         (GATED, "bfloat16", {"tokens": 2, "in_features": 96, "out_features": 70}),
         ("silu_and_mul+rms_norm", "float32", {"tokens": 3, "intermediate": 70}),
-        ("residual_add+rms_norm", "bfloat16", {"tokens": 3, "hidden": 70}),
     ],
 )
 def test_the_judge_finds_a_fused_program_right(judge: Judge, operator: str, dtype: str, axes: dict[str, int]) -> None:

@@ -29,7 +29,7 @@ plans = (
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(plans)
 def test_whatever_composes_of_these_parts_has_a_program(stages: tuple[Stage, ...]) -> None:
     name = fusion_plan.render(stages)

@@ -46,7 +46,7 @@ def test_every_name_is_one_part_of_an_object_key(stages: tuple[Stage, ...]) -> N
     assert "/" not in checked_key(f"{name}.float32.json")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(plans)
 def test_parts_compose_or_are_refused_with_one_line(stages: tuple[Stage, ...]) -> None:
     """What composes is sound in everything that the judge relies on."""
@@ -72,7 +72,7 @@ def test_parts_compose_or_are_refused_with_one_line(stages: tuple[Stage, ...]) -
         assert [tuple(t.shape) for t in found] == [tuple(small[d] for d in s.dims) for s in definition.outputs]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(plans)
 def test_traffic_is_that_of_inputs_and_outputs(stages: tuple[Stage, ...]) -> None:
     """The parts' own, without what passes between them."""
