@@ -39,8 +39,8 @@ AGENTS_VARIABLE = "MILL_AGENTS_VENV"
 MODELS_VARIABLES = ("MILL_MODELS", "MILL_MODELS_FILE")
 TORCH = "torch==2.13.0"
 TORCH_INDEX_VARIABLE = "MILL_TORCH_INDEX"
-NEEDED_BYTES = 3 << 30
-"""Free space without which a set-up would only fail later: the CPU build takes 2.5 GB, CUDA builds more."""
+NEEDED_BYTES = 4 << 30
+"""Free space without which a set-up would only fail later: the CPU build and Triton take 3.5 GB, CUDA builds more."""
 APART_NEEDED_BYTES = 1 << 30
 """The same for what stands apart: 0.4 GB and, with its weights, 0.9 GB."""
 REDIRECTING_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")

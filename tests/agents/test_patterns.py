@@ -94,8 +94,10 @@ def _unknown_names(tree: ast.Module) -> set[str]:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.parametrize("pattern", **named)
-def test_triton_compiles(pattern: Pattern) -> None:
+def test_triton_compiles(pattern: Pattern, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For sm_90, without a GPU. Parameters `*_ptr` point to float32, or to what they say: `x_bf16_ptr`."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # it warns where nothing is said
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
