@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive, default=120.0, help="seconds of search, all operators together")
     parser.add_argument("--seed", type=whole, default=0, help="of the agents; another seed is another search")
-    parser.add_argument("--operator", action="append", default=[], help="search only this operator (repeatable)")
+    parser.add_argument(
+        "--operator", action="append", default=[], help="search only this operator, a fused one too (repeatable)"
+    )
     parser.add_argument(
         "--fusions", action="store_true", help="search as well what could be fused (see ./mill rank --fusions)"
     )

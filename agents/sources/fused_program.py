@@ -148,12 +148,11 @@ class Program:
     def _kept(self, phase: Sequence[_Step]) -> dict[str, str]:
         """What is made in a phase of rows and normalised in it, and in whose memory it is kept: its own if it has some,
         else that of another result that no value is kept in. What finds no place is computed again, and so is what
-        leads on to another part in the phase, which may make much of its being rounded.
+        other parts of the phase go on with: they may make much of its being rounded.
         """
-        made = [step.result for step in phase]
-        asked = {name for step in phase for name in step.arguments}
-        normed = [step for step in phase if step.function == NORM and step.result not in asked]
-        summed = {step.arguments[0]: None for step in normed if step.arguments[0] in made}
+        readers = {step.result: [one for one in phase if step.result in one.arguments] for step in phase}
+        ends = [step for step in phase if step.function == NORM and not readers[step.result]]
+        summed = [name for name, asking in readers.items() if asking and all(one in ends for one in asking)]
         stored = self._stored(phase)
         free = [name for name in stored if name not in summed]
         own = {name: name for name in summed if name in stored}

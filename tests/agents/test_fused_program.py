@@ -76,6 +76,14 @@ def test_a_kept_value_lies_where_it_is_wanted() -> None:
     assert "), out_TH[row])" in hidden.main() and "if (!KEEP)" not in hidden.main()
 
 
+@pytest.mark.parametrize(
+    "name", ["residual_add++rms_norm-softmax", "residual_add+softmax", "residual_add+rms_norm+softmax"]
+)
+def test_nothing_is_rounded_that_a_softmax_comes_from(name: str) -> None:
+    program = program_of(name)
+    assert program is not None and not program.keeps
+
+
 def test_tokens_are_interleaved_once_for_all_that_multiplies_them() -> None:
     program = program_of("skinny_linear-skinny_linear+silu_and_mul+skinny_linear")
     assert program is not None
