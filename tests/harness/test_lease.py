@@ -41,6 +41,29 @@ def test_a_second_holder_waits(device):
     assert order == ["first", "second"]
 
 
+RIVAL = """
+import sys, tempfile
+from pathlib import Path
+tempfile.tempdir = sys.argv[1]
+from harness import lease
+count = Path(sys.argv[1], "count")
+for _ in range(200):
+    with lease.hold("test"):
+        Path(sys.argv[1], "held").mkdir()
+        count.write_text(str(int(count.read_text()) + 1))
+        Path(sys.argv[1], "held").rmdir()
+"""
+
+
+def test_processes_that_take_turns_never_hold_it_together_and_leave_nothing(device, tmp_path):
+    (tmp_path / "count").write_text("0")
+    command = [sys.executable, "-c", RIVAL, str(tmp_path)]
+    rivals = [subprocess.Popen(command, env={"PYTHONPATH": str(REPOSITORY)}) for _ in range(3)]
+    assert [rival.wait() for rival in rivals] == [0, 0, 0], "who finds it held cannot make the folder"
+    assert (tmp_path / "count").read_text() == "600"
+    assert [path.name for path in tmp_path.iterdir()] == ["count"]
+
+
 def test_devices_do_not_wait_for_each_other(device):
     with lease.hold(device), lease.hold("other"):
         assert lease.lease_path(device) != lease.lease_path("other")
