@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import memory
 from benchmarks.figures import Outcome
-from benchmarks.memory import CASES, Comparison, Course, Trial
+from benchmarks.memory import CASES, Comparison, Trial
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 from tests.tasks import world
@@ -23,23 +23,26 @@ def trial(number: int, *ratios: float) -> Trial:
     return Trial(candidate, world.verdict(candidate, *timings))
 
 
-def test_a_course_names_the_best_so_far_for_each_workload() -> None:
-    trials = [trial(0, 0.9, 0.9), trial(1, 2.0, 0.9), trial(2, 1.5, 3.0), trial(3, 2.5, 1.5)]
-    course = memory.course(trials)
-    names = [candidate.digest for candidate in (one.candidate for one in trials)]
-    assert list(course.holders) == [
-        {},
-        {ONE.digest: names[1]},
-        {ONE.digest: names[1], FOUR.digest: names[2]},
-        {ONE.digest: names[3], FOUR.digest: names[2]},
+def test_contenders_are_the_best_few_of_each_workload() -> None:
+    trials = [
+        trial(0, 0.9, 0.9),
+        trial(1, 2.0, 0.9),
+        trial(2, 1.5, 3.0),
+        *(trial(n, 2.0 + n, 1.5) for n in range(3, 9)),
     ]
+    found = {candidate.digest for candidate in memory.contenders(trials)}
+    names = [one.candidate.digest for one in trials]
+    assert names[8] in found and names[4] in found, "the five best on the first workload"
+    assert names[2] in found, "the best on the second"
+    assert not {names[0], names[1]} & found
 
 
 def test_gains_are_by_the_second_judgement_and_never_fall() -> None:
-    """The first judgement of `b` was luck: judged again it is no better than `a`."""
-    course = Course(({ONE.digest: "a"}, {ONE.digest: "b"}, {ONE.digest: "b", FOUR.digest: "c"}), {})
-    ratios = {("a", ONE.digest): 2.0, ("b", ONE.digest): 1.5, ("c", FOUR.digest): 2.0}
-    assert course.gains([ONE, FOUR], ratios) == [pytest.approx(4 / 3), pytest.approx(4 / 3), pytest.approx(2.0)]
+    """The first judgement of the second was luck: judged again it is no better than the first."""
+    trials = [trial(0, 2.0, 1.0), trial(1, 9.0, 1.0), trial(2, 1.5, 2.0), trial(3, 1.1, 1.1)]
+    a, b, c, _ = (one.candidate.digest for one in trials)
+    ratios = {(a, ONE.digest): 2.0, (b, ONE.digest): 1.5, (c, FOUR.digest): 2.0}
+    assert memory.gains(trials, [ONE, FOUR], ratios) == [pytest.approx(gain) for gain in (4 / 3, 4 / 3, 2.0, 2.0)]
 
 
 def test_a_level_is_reached_with_the_first_that_comes_near_enough() -> None:
@@ -87,13 +90,14 @@ class FormulaJudge:
         return world.verdict(candidate, *(world.timing(w, ratio) for w in inside))
 
 
-def test_a_search_with_memory_starts_with_what_it_holds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recruit", [memory.pattern_agents, memory.unset_agents])
+def test_a_search_with_memory_starts_with_what_it_holds(tmp_path: Path, recruit: memory.Recruit) -> None:
     judge, case = FormulaJudge(), CASES[0]
     first, then = (memory.brief_of(memory.workloads_of(case, s), world.PEAKS) for s in (case.first, case.then))
     with memory.memory_in(tmp_path / "memory") as known:
-        for one in memory.explored(judge, first, 0, known, 30):  # type: ignore[arg-type]
+        for one in memory.explored(judge, first, 0, known, 30, recruit):  # type: ignore[arg-type]
             known.record(one.candidate, one.verdict)
-        searches = [list(memory.explored(judge, then, 7, m, 30)) for m in (None, known)]  # type: ignore[arg-type]
+        searches = [list(memory.explored(judge, then, 7, m, 30, recruit)) for m in (None, known)]  # type: ignore[arg-type]
     for trials in searches:
         digests = [one.candidate.digest for one in trials]
         assert len(digests) == len(set(digests)) == 30
