@@ -29,7 +29,7 @@ from registry.entry import Edit, channel_of, entry_of, next_index
 from registry.errors import CeremonyError, ConflictError, RegistryStateError
 from registry.keys import NEXT, Keyring
 from registry.metadata_reader import DELEGATED, MetadataReader, State
-from registry.metadata_writer import MetadataWriter, start_lifetime
+from registry.metadata_writer import MetadataWriter, sign, start_lifetime
 from registry.repository import MAX_ATTEMPTS
 from registry.root_chain import check_succession, read_chain, root_key
 
@@ -141,7 +141,7 @@ class _Ceremony:
         start_lifetime(signed, "root")
         signers = [*self._former.signers_here("root", without), *self._keyring.signers_here("root")]
         for signer in {signer.public_key.keyid: signer for signer in signers}.values():
-            signed.sign(signer, append=True)
+            sign(signed, signer)
         try:
             check_succession(chain[-1], signed)
         except RepositoryError as error:

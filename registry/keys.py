@@ -280,10 +280,6 @@ def _signer_in(path: Path, public: Key, secrets: Secrets) -> Signer:
 
 
 def _signer_at(path: Path, public: Key, secrets: Secrets) -> Signer:
-    from securesystemslib.signer import Signer
+    from registry.service_signer import ServiceSigner
 
-    uri = path.read_text().strip()
-    try:
-        return Signer.from_priv_key_uri(uri, public, secrets)
-    except Exception as error:  # any: `securesystemslib` documents that signers raise what their services do
-        raise KeyFileError(f"key file {path}: the signer it names does not answer ({error}); check it") from error
+    return ServiceSigner(path.read_text().strip(), public, str(path), secrets)

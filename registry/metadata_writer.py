@@ -8,11 +8,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from securesystemslib.signer import Signer
+from tuf.api.exceptions import UnsignedMetadataError
 from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets
 from tuf.api.metadata import Timestamp as TimestampRole
 
 from gristmill import records, trust
-from gristmill.errors import ObjectExistsError
+from gristmill.errors import GristmillError, ObjectExistsError
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry.entry import Entry
@@ -120,8 +122,18 @@ class MetadataWriter:
         """The file of a role's metadata, its lifetime begun anew, signed by all the role's keys."""
         start_lifetime(metadata, name)
         for signer in self._keyring.signers(name):
-            metadata.sign(signer, append=True)
+            sign(metadata, signer)
         return metadata.to_bytes()
+
+
+def sign(metadata: Metadata[Any], signer: Signer) -> None:
+    """Adds a signature; errors are the signer's own, which the library would wrap."""
+    try:
+        metadata.sign(signer, append=True)
+    except UnsignedMetadataError as error:
+        if isinstance(error.__cause__, GristmillError):
+            raise error.__cause__ from None
+        raise
 
 
 def start_lifetime(metadata: Metadata[Any], name: str) -> None:
