@@ -255,7 +255,7 @@ def figures(course: Course) -> list[Figure]:
     each_ms = 1e3 * (sum(window.cpu_s for window in course.busy) - idle * seconds) / max(1, polls)
     note = (
         f"{len(shares)} intervals, median {100 * statistics.median(shares):.1f} %; {polls / seconds:.1f} polls/s of "
-        f"{each_ms:.2f} ms, {course.failures} failed; the store alone {100 * idle:.1f} %; each host a real Host with its "
+        f"{each_ms:.2f} ms, {course.failures} failed; the store alone {100 * idle:.1f} %; each a real Host with its "
         "own thread, schedule, cache and connection"
     )
     return [
