@@ -47,12 +47,14 @@ def render_search(found: SearchReplay, *, full: bool = False) -> str:
         headers = ("trial", "candidate", "operator", "agent", "verdict", "ratio where timed")
         rows = ((place, *_named(one), one.agent, one.status, one.ratio) for place, one in enumerate(judged, start=1))
     more = "" if full else "; --full lists every candidate"
+    told = "ratio where timed: of one candidate, on the workloads that it takes, by their calls and the judge's times"
     gains = "".join(
         f"{operator}: {gain:.2f}x on all of its traffic, with the best candidate for each workload\n"
         for operator, gain in found.gains.items()
     )
     return _printable(
-        f"search {found.search}: {len(judged)} candidates, {won} faster\n{gains}\n{compact_table(rows, headers)}\n\n"
+        f"search {found.search}: {len(judged)} candidates, {won} faster\n{gains}\n"
+        f"{compact_table(rows, headers)}\n\n{told}\n"
         f"./mill replay {best.digest[:DIGEST_CHARS]} shows how that one came about{more}"
     )
 

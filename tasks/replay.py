@@ -54,7 +54,9 @@ class Judged:
     status: str
     reason: str
     ratio: float | None
-    """Over the workloads that it was timed on, those on which it is slower included."""
+    """Over the workloads that it was timed on, those on which it is slower included: by their calls and the times that
+    the judge measured, where `SearchReplay.gains` goes by the times that the engine spent in the traffic.
+    """
     run_id: str = ""
     """Of MLflow; empty if MLflow was not asked."""
 

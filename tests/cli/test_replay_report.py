@@ -117,7 +117,7 @@ def test_a_search_is_a_line_per_agent_with_its_best_candidate_and_how_to_replay_
     assert text.startswith("search s1: 42 candidates, 3 faster\n") and "\x1b" not in text
     gain, headers = text.splitlines()[1], text.splitlines()[3]
     assert gain == "rms_norm float32: 1.92x on all of its traffic, with the best candidate for each workload"
-    assert "ratio where timed" in headers
+    assert "ratio where timed" in headers and "\nratio where timed: of one candidate" in text
     pattern, llm = (line.split() for line in text.splitlines()[4:] if ":" in line.split("  ")[0] and "float32" in line)
     assert pattern == ["pattern:rms_norm:rows", "rms_norm", "float32", "41", "3", "41.00", f"{40:012x}"]
     assert llm[-4:] == ["1", "0", "-", "b" * 12]
