@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import fleet
-from benchmarks.figures import Figure, Outcome, record
+from benchmarks.figures import Figure, Outcome, measurement, record
 from benchmarks.fleet import Address
 from cli.progress import ProgressLine
 from harness.significance import binomial_tail
@@ -53,7 +53,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mill-") as folder, running_or_started(Path(folder) / "embedded") as store:
         row = figure(run(Path(folder), store, arguments.promotions, random.Random(arguments.seed)))
-    print(f"{row.name}: target {row.target}, measured {row.measured:.4g} {row.unit}: {row.verdict.value}; {row.note}")
+    print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
     if not arguments.dry_run and arguments.promotions >= PROMOTIONS:
         record(row)
     return 0 if row.verdict is Outcome.MET else 1

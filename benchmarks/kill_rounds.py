@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import fleet
-from benchmarks.figures import Figure, Outcome, record
+from benchmarks.figures import Figure, Outcome, measurement, record
 from benchmarks.fleet import NOWHERE, OPERATOR, Address, Answer, Child, Promotion
 from cli.progress import ProgressLine
 from gristmill import durable_file, records, store, trust
@@ -73,7 +73,7 @@ def main() -> int:
         tally = run(folder, arguments.rounds, arguments.seed)
     rows = figures(tally)
     for row in rows:
-        print(f"{row.name}: target {row.target}, measured {row.measured:g}: {row.verdict.value}; {row.note}")
+        print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
         if not arguments.dry_run and tally.rounds >= ROUNDS:
             record(row)
     for problem in (*tally.lost, *tally.idle):

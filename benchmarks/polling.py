@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote
 
 from benchmarks import fleet
-from benchmarks.figures import Figure, Outcome, record
+from benchmarks.figures import Figure, Outcome, measurement, record
 from benchmarks.fleet import Address
 from cli.progress import ProgressLine
 from gristmill.dispatch import Dispatcher
@@ -91,7 +91,7 @@ def main() -> int:
         course = run(Path(folder), store, arguments.hosts, max(2, round(arguments.minutes * 60 / INTERVAL_S)))
     rows = figures(course)
     for row in rows:
-        print(f"{row.name}: target {row.target}, measured {row.measured:.4g}: {row.verdict.value}; {row.note}")
+        print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
         if not arguments.dry_run and (arguments.hosts, arguments.minutes) == (HOSTS, MINUTES):
             record(row)
     return 0 if all(row.verdict is Outcome.MET for row in rows) else 1
