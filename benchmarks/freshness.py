@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks import fleet
 from benchmarks.figures import Figure, Outcome, measurement, record
 from benchmarks.fleet import Address
+from benchmarks.quantiles import quantile_interval
 from cli.progress import ProgressLine
-from harness.significance import binomial_tail
 from registry.embedded_store import EmbeddedStore, running_or_started
 from registry.publication import publish
 from tests.registry.world import CANARY
@@ -31,7 +31,6 @@ PROMOTIONS = 120
 POLL_S = 1.0
 TARGET_S = 3.0
 SHARE = 0.95
-ERROR = 0.025
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def run(folder: Path, store: EmbeddedStore, promotions: int, chance: random.Rand
 def figure(passages: Sequence[Passage]) -> Figure:
     """The row."""
     times = sorted(passage.served_s for passage in passages)
-    low, high = quantile_interval(times)
+    low, high = quantile_interval(times, SHARE)
     wrong = sum(not passage.right for passage in passages)
     published = statistics.median(passage.published_s for passage in passages)
     note = (
@@ -106,20 +105,6 @@ def figure(passages: Sequence[Passage]) -> Figure:
         Outcome.MET if high < TARGET_S and not wrong else Outcome.MISSED,
         note=note,
     )
-
-
-def quantile_interval(times: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the 95th percentile, whatever the distribution: between two order statistics.
-
-    With fewer than 72 samples there is none above it, and the longest stands for its upper end.
-
-    Args:
-        times: in order.
-    """
-    count = len(times)
-    above = next((rank for rank in range(count) if binomial_tail(count, SHARE, rank + 1) <= ERROR), count - 1)
-    below = next((rank for rank in range(count, 0, -1) if binomial_tail(count, SHARE, rank) >= 1 - ERROR), 1)
-    return times[below - 1], times[above]
 
 
 if __name__ == "__main__":
