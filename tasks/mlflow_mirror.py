@@ -188,7 +188,7 @@ class _Sender:
                 return {tables: sorted(found, key=lambda one: int(one.version)) for tables, found in held.items()}
 
     def _create(self, version: Version) -> None:
-        source = f"gristmill:tables/{version.tables_sha256}"
+        source = f"gristmill:/tables/{version.tables_sha256}"  # a server takes an absolute path only
         self._client.create_model_version(
             self._view.name, source, tags=version.tags, description=version.description, await_creation_for=0
         )

@@ -283,9 +283,31 @@ def test_what_is_published_while_it_writes_has_the_last_word(world: World, monke
     assert raced and one.aliases == {"canary": 2, "stable": 2} and one.writes > 0
 
 
-def test_no_host_path_reaches_mlflow(world: World) -> None:
+def test_no_host_path_reaches_mlflow_and_a_server_takes_all_of_it(world: World) -> None:
+    """SQLite would take any source."""
+    from mlflow.server.handlers import _validate_source_model, _validate_source_run
+
     mirrored(world)
-    assert str(world.folder) not in json.dumps(shown(world))
+    held = shown(world)
+    assert str(world.folder) not in json.dumps(held)
+    for _, _, _, source in held["versions"]:
+        _validate_source_run(source, "")
+        _validate_source_model(source, "")
+
+
+def test_a_locked_store_is_one_line(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    def locked(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT 1", {}, Exception("database is locked"))
+
+    monkeypatch.setattr("mlflow.MlflowClient.search_registered_models", locked)
+    with caplog.at_level(logging.WARNING):
+        assert keep_mirror(settings_of(world)) == []
+    (told,) = [one.getMessage() for one in caplog.records if one.name == mlflow_mirror.LOGGER.name]
+    assert "database is locked" in told and "\n" not in told
 
 
 def test_the_commands_keep_it(
