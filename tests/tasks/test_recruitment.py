@@ -200,3 +200,12 @@ def test_models_are_chosen_by_name_and_then_stand_alone() -> None:
 def test_a_mistyped_model_is_refused_with_the_configured_ones() -> None:
     with pytest.raises(ModelSettingsError, match=r"'openai/aa' is not configured; expected one of openai/a, openai/b"):
         chosen_models((ModelSettings("openai/a"), ModelSettings("openai/b")), ("openai/aa",))
+
+
+def test_who_can_write_what(tmp_path: Path) -> None:
+    """Language models anything, pattern agents what they have sources for: rotary embeddings side by side are not."""
+    unwritten = "rotary_embedding-rotary_embedding"
+    assert Staff().can_write("silu_and_mul+skinny_linear", "float32") and not Staff().can_write(unwritten, "float32")
+    for models, agents in ((1, 1), (0, 1), (1, 0)):
+        staff = Staff(recruits=Search(tmp_path, writer(), agents=agents, models=models).recruits)
+        assert staff.can_write(unwritten, "float32") == staff.asks_models == bool(models and agents)
