@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, is_grad_enabled
 from torch.compiler import is_dynamo_compiling
 
 from gristmill import graph_operators
+from gristmill.lane import Tensors, all_dense
+from gristmill.native import PACKED_WORD, TENSOR_WORDS
 
 if TYPE_CHECKING:
-    from gristmill.dispatch import Dispatcher
-    from gristmill.lane import Lane
+    from gristmill.lane import Kernel, Lane, View
     from gristmill.sampler import Sampler
     from gristmill.site import Site
 
-Tensors = tuple[Tensor, ...]
+
+class Serving(Protocol):
+    """What a hook needs of a dispatcher."""
+
+    @property
+    def active(self) -> Sequence[View] | Mapping[int, View]:
+        """By the sites' index."""
+        ...
 
 
 class Instruments:
     """What all hooks of one engine share. `sampler` may be exchanged at any time; None counts nothing."""
 
-    def __init__(self, dispatcher: Dispatcher, sampler: Sampler | None) -> None:
-        self.dispatcher = dispatcher
+    def __init__(self, serving: Serving, sampler: Sampler | None) -> None:
+        self.serving = serving
         self.sampler = sampler
 
 
@@ -35,7 +44,7 @@ class Hook:
     """
 
     __slots__ = (
-        *("__weakref__", "_dispatcher", "_index", "_instruments", "_operator", "_row_elements"),
+        *("__weakref__", "_index", "_instruments", "_operator", "_serving"),
         *("allocate", "engine", "number", "site"),
     )
 
@@ -50,39 +59,110 @@ class Hook:
         self.allocate = allocate or site.allocate
         self.engine = engine or site.run_engine
         self._instruments = instruments
-        self._dispatcher = instruments.dispatcher
+        self._serving = instruments.serving
         self._index = site.index
-        self._row_elements = site.row_elements
         self._operator = graph_operators.of(site.operator)
         self.number = graph_operators.enlist(self)
         """By which a compiled graph names this hook."""
 
-    def call(self, *inputs: Tensor) -> Tensors:
-        """The outputs, from a kernel or from `engine`. In a graph that is being compiled the call stays a call."""
-        if is_dynamo_compiling():
-            return self._in_graph(inputs)
-        view = self._dispatcher.active[self._index]
-        sampler = self._instruments.sampler
+    def call(self, *inputs: Tensor, lane: Lane | None = None) -> Tensors:
+        """The outputs, from a kernel or from `engine`. In a graph that is being compiled the call stays a call.
+
+        Every nanosecond here is paid by every call, so it is one piece; what happens seldom is elsewhere. `lane` is
+        for those who come back from there.
+        """
+        if lane is None:
+            if is_dynamo_compiling():
+                return self._in_graph(inputs)
+            try:
+                lane = self._serving.active[self._index].local.lanes[inputs[0].numel()]
+            except KeyError:
+                return self._observed(inputs)
+            if lane.sampler is not self._instruments.sampler or lane.source.tracer is not None:
+                return self._observed(inputs)
+        cell = lane.cell
+        calls = cell.calls
+        if calls == cell.due:
+            return self._timed(lane, inputs)
+        kernel = lane.kernel
+        if kernel is None or is_grad_enabled() or not kernel.state.enabled:
+            return self._fall_back(lane, inputs)
+        outputs = self.allocate(*inputs)
+        frame, dtype, dense, elsewhere = kernel.frame, lane.dtype, lane.dense, kernel.elsewhere
+        words, position = frame.words, 0
         try:
-            lane = view.local.lanes[inputs[0].numel() // self._row_elements]
-        except KeyError:
-            lane = view.lane(inputs, sampler)
-        if lane.sampler is not sampler:
-            lane = view.lane(inputs, sampler)
-        if lane.source.tracer is not None:
-            return self._traced(lane, inputs)
-        return lane.call(self, inputs)
+            for tensor in inputs:
+                words[position] = address = tensor.data_ptr()
+                if (
+                    tensor.dtype is not dtype
+                    or (dense and not tensor.is_contiguous())
+                    or (elsewhere and not tensor.is_cpu)
+                    or not address
+                ):
+                    return self._fall_back(lane, inputs)
+                position += TENSOR_WORDS
+            for tensor in outputs:
+                words[position] = tensor.data_ptr()
+                position += TENSOR_WORDS
+        except RuntimeError:  # as a null address: a tensor without memory, as tracers and compilers pass them
+            return self._fall_back(lane, inputs)
+        try:
+            index = kernel.weight_index
+            if index >= 0:
+                weight = inputs[index]
+                form = kernel.forms.get(id(weight))
+                if form is None or form.version != weight._version or form.address != words[index * TENSOR_WORDS]:
+                    form = kernel.route.packed(weight)
+                    if form is None:
+                        return self._fall_back(lane, inputs)
+                frame.call_words[PACKED_WORD] = form.packed_address
+            code = frame.function(frame.address)
+        except Exception as error:  # whatever went wrong in a kernel, serving goes on with the engine's own
+            return self._failed(f"{type(error).__name__}: {error}", kernel, lane, inputs)
+        if code:
+            return self._failed(f"gm_run returned {code}", kernel, lane, inputs)
+        cell.calls = calls + 1
+        frame.hits = hits = frame.hits + 1
+        if hits == frame.next_shadow and not kernel.route.agrees(frame, inputs, outputs):
+            self.site.fallbacks += 1
+            return self.engine(*inputs)
+        return outputs
 
-    def redirect(self, inputs: Tensors) -> Tensors:
-        """As `call`, by a lane that is looked up by every stride."""
-        return self._dispatcher.active[self._index].lane(inputs, self._instruments.sampler).call(self, inputs)
-
-    def _traced(self, lane: Lane, inputs: Tensors) -> Tensors:
+    def _observed(self, inputs: Tensors) -> Tensors:
+        """The first call of its kind, or one in a step that is traced."""
+        lane = self._serving.active[self._index].lane(inputs, self._instruments.sampler)
         tracer = lane.source.tracer
-        outputs = lane.call(self, inputs)
+        outputs = self.call(*inputs, lane=lane)
         if tracer is not None:
             tracer.note(self.site, inputs, outputs)
         return outputs
+
+    def _timed(self, lane: Lane, inputs: Tensors) -> Tensors:
+        cell = lane.cell
+        cell.due += lane.source.period
+        if lane.dense and not all_dense(inputs):
+            return self._redirect(inputs)
+        start_ns = perf_counter_ns()
+        outputs = self.call(*inputs, lane=lane)
+        cell.timed_ns += perf_counter_ns() - start_ns
+        cell.timed_calls += 1
+        return outputs
+
+    def _fall_back(self, lane: Lane, inputs: Tensors) -> Tensors:
+        """The engine serves; unless the call only looked like one of its lane's kind."""
+        if lane.dense and not all_dense(inputs):
+            return self._redirect(inputs)
+        lane.cell.calls += 1
+        self.site.fallbacks += lane.covered
+        return self.engine(*inputs)
+
+    def _redirect(self, inputs: Tensors) -> Tensors:
+        lane = self._serving.active[self._index].lane(inputs, self._instruments.sampler)
+        return self.call(*inputs, lane=lane)
+
+    def _failed(self, reason: str, kernel: Kernel, lane: Lane, inputs: Tensors) -> Tensors:
+        kernel.route.fail(reason)
+        return self._fall_back(lane, inputs)
 
     def _in_graph(self, inputs: Tensors) -> Tensors:
         """Training stays with the engine, whose code has gradients."""

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 
 class Member:
-    """Made from a model that an adapter has attached. `boundary` and `decoded` are for the engine's thread."""
+    """Made once an adapter has attached a model. `boundary` and `decoded` are for the engine's thread."""
 
     def __init__(
         self,
         membership: Membership,
+        dispatcher: Dispatcher,
         instruments: Instruments,
         worker: str = "",
         emit: Callable[[HostEvent], None] = lambda event: None,
@@ -45,7 +46,7 @@ class Member:
         Raises:
             GristmillError: as `Membership.check`, or a worker's name that can't be one.
         """
-        self.dispatcher = instruments.dispatcher
+        self.dispatcher = dispatcher
         self._instruments = instruments
         self._channel = self._opened(membership, environ)
         self._reports = membership.report_store(environ)
@@ -126,4 +127,4 @@ def join(
     settings = DispatchSettings(shadow_every=membership.shadow_every)
     dispatcher = Dispatcher(membership.channel, local_cpu().key, settings, environ)
     attachment = attach(model, dispatcher, Sampler(membership.sample_period))
-    return Member(membership, attachment, worker, emit, environ)
+    return Member(membership, dispatcher, attachment, worker, emit, environ)

@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -33,7 +33,8 @@ class DispatchSettings:
     """A kernel that refuses or raises so often is disabled until the next generation."""
 
 
-class PackedForm(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PackedForm:
     """What a kernel made of one weight, good while the weight has this version and address."""
 
     weight: Tensor

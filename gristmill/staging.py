@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from gristmill import durable_file
 from gristmill.capture import Captures
 from gristmill.domain import AxisRange
 from gristmill.errors import GristmillError, InconsistentGenerationError, NativeKernelError
 from gristmill.generation import Generation
+from gristmill.hook import Hook, Instruments
 from gristmill.kernel_table import KernelTable, TableEntry
-from gristmill.lane import KernelLane, View
+from gristmill.lane import View
 from gristmill.native import NativeKernel
 from gristmill.records import sha256_hex
 from gristmill.route import DispatchSettings, EntryState, LoadedKernel, PackedPool, Route
@@ -78,7 +78,8 @@ class StagedGeneration:
     def _tested(self, site: Site, entry: TableEntry, extents: range) -> Route | None:
         try:
             kernel = self._kernel(entry)
-            problem = _smoke_test(Route(site, EntryState(entry), kernel, self.settings, self.captures), extents)
+            alone = DispatchSettings(shadow_every=0)
+            problem = _smoke_test(Route(site, EntryState(entry), kernel, alone, self.captures), extents)
         except GristmillError as error:
             problem = str(error)
         if problem:
@@ -163,20 +164,12 @@ def extents_of(entry: TableEntry, site: Site) -> range:
     return range(low, min(own.high, LARGEST_EXTENT) + 1, own.multiple)
 
 
-@dataclass(frozen=True)
 class _Trial:
-    """Calls a lane as an engine does, with outputs that nothing may be left of."""
+    """Stands in for a dispatcher that serves one route, so that the engine's own way to it is what is tested."""
 
-    outputs: tuple[Tensor, ...]
-
-    def allocate(self, *_: Tensor) -> tuple[Tensor, ...]:
-        return self.outputs
-
-    def engine(self, *_: Tensor) -> tuple[Tensor, ...]:
-        return ()
-
-    def redirect(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return self.engine(*inputs)
+    def __init__(self, route: Route, extent: int) -> None:
+        site = route.site
+        self.active = {site.index: View(site, (*(None,) * extent, route), counted=False)}
 
 
 def _smoke_test(route: Route, extents: range) -> str:
@@ -198,10 +191,8 @@ def _smoke_test(route: Route, extents: range) -> str:
         outputs = tuple(
             torch.full(layout.shape, float("nan"), dtype=site.torch_dtype) for layout in site.output_layouts(extent)
         )
-        frame = route.frame(extent)
-        assert frame is not None
-        frame.next_shadow = 0
-        if not KernelLane(route, frame, covered=False).call(_Trial(outputs), tuple(inputs)):
+        hook = Hook(Instruments(_Trial(route, extent), None), site, lambda *_: outputs, lambda *_: ())
+        if not hook.call(*inputs):
             return f"smoke test at {site.axes(extent)}: {route.state.last_failure or 'its domain refused dense inputs'}"
         problem = route.compare(extent, inputs, outputs)
         if not problem and route.state.entry.needs_setup:

@@ -40,6 +40,7 @@ class Attachment(Instruments):
 
     def __init__(self, dispatcher: Dispatcher, sampler: Sampler | None) -> None:
         super().__init__(dispatcher, sampler)
+        self.dispatcher = dispatcher
         self.softmax: Callable[[Tensor], Tensor] = lambda logits_BV: torch.softmax(logits_BV, dim=-1)
         self._patched: list[nn.Module] = []
 

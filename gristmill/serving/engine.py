@@ -157,7 +157,7 @@ class Engine:
         def tell(event: HostEvent) -> None:
             self._writer.write(event.kind, generation=event.generation, **event.detail)
 
-        return Member(self._settings.membership(), self._attachment, self._settings.worker, tell)
+        return Member(self._settings.membership(), self.dispatcher, self._attachment, self._settings.worker, tell)
 
     def _shut_down(self) -> None:
         if self._member:
