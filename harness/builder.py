@@ -6,7 +6,6 @@ import errno
 import functools
 import os
 import platform
-import resource
 import secrets
 import shutil
 import subprocess
@@ -116,8 +115,7 @@ class Builder:
 
         Raises:
             FlagError: the candidate asks for a flag that is not allowed.
-            HostFaultError: the cache cannot be written, the sandbox does not start, or the compiler was stopped and
-                this host allows it less than the judge would.
+            HostFaultError: the cache cannot be written, or the sandbox does not start.
         """
         found = self.find(candidate)
         return found if found is not None else self._compile(candidate, self.key(candidate), background)
@@ -173,7 +171,6 @@ class Builder:
             return Build(None, "", f"the compiler did not finish within {BUILD_TIMEOUT_S:.0f} s", cached=False)
         built = end.exit_code == 0 and object_path.stat().st_size > 0
         if not built and not compiler_log.blames_source(log):
-            self._check_host()
             why = compiler_log.stopped_by(log) or (
                 f"it {end}, and may have run out of its {LIMITS.memory_bytes >> 30} GiB or {LIMITS.cpu_s} s"
             )
@@ -196,23 +193,6 @@ class Builder:
         log_path.write_text(log)
         log_path.replace(self.cache / f"{key}.log")
         return Build(target if built else None, digest, log, cached=False, report=report)
-
-    def _check_host(self) -> None:
-        """Raises HostFaultError where this host allows a compiler less than `LIMITS`."""
-        wanted = {"FSIZE": LIMITS.file_bytes, "CPU": LIMITS.cpu_s, "AS": LIMITS.memory_bytes}
-        for name, value in wanted.items():
-            hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
-            if hard != resource.RLIM_INFINITY and hard < value:
-                raise HostFaultError(
-                    f"the compiler was stopped: this shell sets RLIMIT_{name} to {hard}, and a build may need {value}; "
-                    "raise it (ulimit)"
-                )
-        free_bytes = shutil.disk_usage(self.cache).free
-        if free_bytes < LIMITS.file_bytes:
-            raise HostFaultError(
-                f"the compiler was stopped: build cache {self.cache} has {free_bytes >> 20} MiB left, and a build may "
-                f"need {LIMITS.file_bytes >> 20} MiB; free space or choose another"
-            )
 
     def _run_compiler(
         self, sources: Path, object_path: Path, flags: tuple[str, ...], background: bool
