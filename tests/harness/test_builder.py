@@ -9,6 +9,7 @@ import pytest
 from harness import builder as builder_module
 from harness.builder import Builder, BuildPool, check_flags
 from harness.errors import FlagError, HostFaultError, NoCompilerError
+from harness.sandbox import End
 
 EMPTY = '#include "gristmill_kernel.h"\nGM_EXPORT int32_t gm_run(const gm_call *) { return 0; }\n'
 
@@ -100,7 +101,7 @@ def test_a_cache_that_cannot_be_written_is_a_clear_fault(cpp, tmp_path):
 BIG = EMPTY + "__attribute__((used)) static char big[1 << 20] = {1};\n"
 SLOW = EMPTY + "\n".join(
     ["constexpr long f(long n) { long s = 0; for (long i = 0; i < n; i++) s += i % 7; return s; }"]
-    + [f'static_assert(f({200_000 + i}) > 0, "");' for i in range(200)]
+    + [f'static_assert(f({200_000 + i}) > 0, "");' for i in range(4000)]
 )
 
 
@@ -109,10 +110,9 @@ SLOW = EMPTY + "\n".join(
     [
         (BIG, {"file_bytes": 4096}, "files of that size"),
         (BIG, {"scratch_bytes": 400_000}, "no space is left"),
-        (SLOW, {"cpu_s": 0}, "was stopped"),  # the shell, the compiler or both are killed
-        (EMPTY, {"processes": 1}, "may have run out of"),
+        (SLOW, {"cpu_s": 1}, "something ended the compiler"),
     ],
-    ids=["file size", "full disk", "killed", "no process"],
+    ids=["file size", "full disk", "killed"],
 )
 def test_a_compiler_that_was_stopped_is_tried_again(builder, cpp, monkeypatch, text, limits, why):
     candidate = cpp("rms_norm", f"{text}// {why}\n")
@@ -124,6 +124,19 @@ def test_a_compiler_that_was_stopped_is_tried_again(builder, cpp, monkeypatch, t
     monkeypatch.setattr(builder_module, "LIMITS", ample)
     if text is not SLOW:
         assert builder.build(candidate).path is not None
+
+
+@pytest.mark.parametrize("end", [End(exit_code=2), End(signal_number=9), End()], ids=str)
+def test_an_end_without_a_reason_is_not_kept_either(builder, cpp, monkeypatch, end):
+    def run(sources, object_path, flags, background):
+        object_path.touch()
+        return end, "", ""
+
+    candidate = cpp("rms_norm", f"{EMPTY}// {end}\n")
+    monkeypatch.setattr(builder, "_run_compiler", run)
+    build = builder.build(candidate)
+    assert build.path is None and f"was stopped: it {end}, and may have run out of its 4 GiB or 20 s" in build.errors
+    assert builder.find(candidate) is None
 
 
 @pytest.mark.parametrize(
