@@ -88,17 +88,16 @@ def keep_mirror(settings: Settings) -> list[Mirrored]:
 
 def _views(store: ObjectStore, repository: Repository, states: Mapping[Channel, Entry]) -> list[View]:
     """What MLflow is to show of these channels."""
-    views = []
+    views, policy, revoked = [], repository.policy(), repository.revoked()
     for hardware in sorted({channel.hardware for channel in states}):
         channels = [one for one in states if one.hardware == hardware]
         histories = {one.name: list(repository.history_from(states[one], one)) for one in channels}
         manifests = {m for states in histories.values() for one in states for m in one.index.tables.values()}
-        policy = repository.policy()
         registered = Registered(
             histories,
             {one: artifact for one in manifests if (artifact := _artifact(store, one))},
             {one for one in manifests if is_attested(store, policy, APPROVER, one)},
-            repository.revoked(),
+            revoked,
         )
         views.append(view_of(channels[0], registered))
     return views
