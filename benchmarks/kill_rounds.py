@@ -43,8 +43,8 @@ PARTS = (*PROMOTED, "host", "store")
 TWO = 0.25
 """How often two of them are killed at once."""
 FOUND = (
-    "found by it and mended: SeaweedFS started again answers before it has found its volumes, and then denies for seconds "
-    "what it holds"
+    "found by it and mended: SeaweedFS started again answers before it has found its volumes, and then denies for "
+    "seconds what it holds"
 )
 LOOK_EVERY = 10
 """Rounds between two looks at what was confirmed."""

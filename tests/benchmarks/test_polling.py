@@ -19,7 +19,7 @@ from tests.registry.endpoint import BUCKET, Honest, endpoint
 
 CONDITIONAL = Request("GET", "/bucket/tuf/timestamp.json", conditional=True, status=304)
 QUIET = Window(cpu_s=1.5, elapsed_s=15.0, polls=1000)
-COURSE = Course((CONDITIONAL,) * POLLS, (Window(0.15, 15.0, 0),), (QUIET, replace(QUIET, cpu_s=1.6)), failures=0)
+COURSE = Course((CONDITIONAL,) * POLLS, (Window(0.15, 15.0, 0),), (QUIET, replace(QUIET, cpu_s=1.6)), {"late": 2})
 
 
 def test_a_relay_passes_reads_on_and_notes_them(tmp_path: Path) -> None:
@@ -54,6 +54,8 @@ def test_one_conditional_request_and_an_idle_store() -> None:
     assert cpu.measured == pytest.approx(100 * 3.1 / 30)
     assert cpu.verdict is Outcome.MET
     assert "polls/s of 1.40 ms" in cpu.note  # (3.1 s - 0.3 s of its own) / 2000 polls
+    assert "0 failed; the store" in cpu.note
+    assert "2 failed while all started at once; 2 x late" in cpu.note
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_one_conditional_request_and_an_idle_store() -> None:
         replace(COURSE, requests=(CONDITIONAL,) * (POLLS + 1)),
         replace(COURSE, requests=(replace(CONDITIONAL, conditional=False, status=200),) * POLLS),
         replace(COURSE, busy=(QUIET, replace(QUIET, cpu_s=3.2))),
-        replace(COURSE, failures=1),
+        replace(COURSE, busy=(QUIET, replace(QUIET, failures=1)), failures={"late": 1}),
     ],
 )
 def test_anything_more_misses(course: Course) -> None:
