@@ -139,11 +139,15 @@ class CountedPuller:
     def __init__(self, puller: Puller, counts: Counts) -> None:
         self._puller = puller
         self._counts = counts
+        self.settled = False
+        """Whether a poll has succeeded."""
 
     def poll(self) -> Generation | None:
         self._counts.polls += 1
         try:
-            return self._puller.poll()
+            found = self._puller.poll()
+            self.settled = True
+            return found
         except (GristmillError, OSError) as error:
             self._counts.reasons[_PLACE.sub("...", str(error))] += 1
             raise
@@ -165,19 +169,21 @@ def fleet_of(folder: Path, at: Address, count: int, progress: ProgressLine) -> I
     opened(folder, at, template).poll()
     counts = Counts()
 
-    def made(number: int) -> Host:
+    def made(number: int) -> CountedPuller:
         cache = folder / "hosts" / str(number)
         shutil.copytree(template, cache)
-        channel = CountedPuller(opened(folder, at, cache), counts)
-        return Host(channel, Dispatcher(CANARY.name, CANARY.hardware), lambda event: None, INTERVAL_S)
+        return CountedPuller(opened(folder, at, cache), counts)
 
-    hosts = [made(number) for number in range(count)]
+    channels = [made(number) for number in range(count)]
+    hosts = [
+        Host(channel, Dispatcher(CANARY.name, CANARY.hardware), lambda event: None, INTERVAL_S) for channel in channels
+    ]
     before = threading.stack_size(STACK_BYTES)
     try:
         for host in hosts:
             host.start()
-        while counts.polls < 2 * count:  # the first of each looks at everything
-            progress.show(f"{counts.polls} polls to begin with, of {2 * count}")
+        while (settled := sum(channel.settled for channel in channels)) < count:  # the first poll reads everything
+            progress.show(f"{settled} of {count} hosts have polled")
             time.sleep(0.1)
         yield counts
     finally:
@@ -271,7 +277,7 @@ def figures(course: Course) -> list[Figure]:
     note = (
         f"{len(shares)} intervals, median {100 * statistics.median(shares):.1f} %; {polls / seconds:.1f} polls/s of "
         f"{each_ms:.2f} ms, {failed} failed; the store alone {100 * idle:.1f} %; each a real Host with its own "
-        f"thread, schedule, cache and connection; {before} failed while all started at once{reasons}"
+        f"thread, schedule, cache and connection; {before} failed before, while all started at once{reasons}"
     )
     return [
         Figure(

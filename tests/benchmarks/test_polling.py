@@ -55,7 +55,7 @@ def test_one_conditional_request_and_an_idle_store() -> None:
     assert cpu.verdict is Outcome.MET
     assert "polls/s of 1.40 ms" in cpu.note  # (3.1 s - 0.3 s of its own) / 2000 polls
     assert "0 failed; the store" in cpu.note
-    assert "2 failed while all started at once; 2 x late" in cpu.note
+    assert "2 failed before, while all started at once; 2 x late" in cpu.note
 
 
 @pytest.mark.parametrize(
