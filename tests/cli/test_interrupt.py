@@ -154,4 +154,4 @@ def test_an_interrupted_judgement_says_so_in_one_line_and_leaves_nothing(tmp_pat
     assert (started.returncode, printed, said) == (130, "", "mill: interrupted\n")
     assert below
     wait_until(lambda: not any(Path(f"/proc/{one}").exists() for one in below))
-    assert [path.suffix for path in folder.iterdir()] == [".lock"], "the device's lease has a file for good"
+    assert not list(folder.iterdir())
