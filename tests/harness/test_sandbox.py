@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -61,7 +62,8 @@ def test_ends_are_told_apart(shell):
 
 
 def test_nothing_of_the_host_is_in_sight(shell):
-    line = f"ls -d {REPOSITORY} /root /home /etc/passwd /proc/1 /var; touch /usr/x; touch /tmp/x && ls /tmp; id -u"
+    sought = f"{shlex.quote(str(REPOSITORY))} /root /home /etc/passwd /proc/1 /var"
+    line = f"ls -d {sought}; touch /usr/x; touch /tmp/x && ls /tmp; id -u"
     _, output, isolation = shell(line)
     if "private root" not in isolation:
         pytest.skip("this host grants no private root")
