@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -18,3 +19,9 @@ def embedded_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedde
     """SeaweedFS on loopback; give every test a prefix of its own."""
     with running_or_started(tmp_path_factory.mktemp("embedded")) as store:
         yield store
+
+
+@pytest.fixture
+def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are not about what a disk keeps: syncing takes most of their time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)

@@ -20,10 +20,7 @@ from tests.registry.world import CANARY, World
 Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(autouse=True)
-def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Syncing is not what is tested here, and takes most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_power_cuts")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,10 +34,7 @@ from tests.registry.world import CANARY, STABLE, DelegatingStore, DyingStore, Ki
 POLICY = WatchPolicy(soak_s=0.0)
 
 
-@pytest.fixture(autouse=True)
-def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Syncing is not what is tested here, and takes most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_power_cuts")
 
 
 class Trial:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
@@ -38,9 +37,7 @@ POLICY = WatchPolicy(soak_s=0.0, min_calls=30, min_timed_calls=5, min_operator_r
 """The times of operators are real, and this machine may be busy: they are reported, and decide nothing."""
 
 
-@pytest.fixture(autouse=True)
-def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_power_cuts")
 
 
 class Engine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,7 @@ from tests.registry.world import CANARY, STABLE, World, make_artifact
 WHY = "generation 3 failed in canary: 3 mismatches"
 
 
-@pytest.fixture(autouse=True)
-def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Syncing is not what is tested here, and takes most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_power_cuts")
 
 
 def why(world: World, operator: str, code: bytes) -> str | None:

@@ -30,10 +30,7 @@ from tests.registry.world import CANARY, STABLE, Killed, World, make_artifact, t
 MODEL = "gristmill chat llama on x86_64-test"
 
 
-@pytest.fixture(autouse=True)
-def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Syncing is not what is tested here, and takes most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_power_cuts")
 
 
 @pytest.fixture
