@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks.figures import ROOT, Figure, Outcome, record
+from benchmarks.figures import ROOT, Figure, Outcome, report
 
 ISSUE = 5
 COMMAND = "python -m benchmarks.attacks"
@@ -44,12 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="print, but do not write docs/figures.json")
     dry_run = parser.parse_args().dry_run
-    rows = figures(run())
-    for row in rows:
-        print(f"{row.name}: target {row.target}, measured {row.measured} {row.unit}: {row.verdict.value}; {row.note}")
-        if not dry_run:
-            record(row)
-    return 0 if all(row.verdict is Outcome.MET for row in rows) else 1
+    return report(figures(run()), keep=not dry_run)
 
 
 def run() -> Tally:

@@ -76,6 +76,18 @@ def record(figure: Figure, path: Path = FIGURES_JSON) -> Figure:
     return figure
 
 
+def report(rows: Iterable[Figure], *, keep: bool) -> int:
+    """Prints each row on a line, and writes it if it is to be kept. The exit code: 0 if every target was met."""
+    code = 0
+    for row in rows:
+        print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
+        if keep:
+            record(row)
+        if row.verdict is not Outcome.MET:
+            code = 1
+    return code
+
+
 def merge(rows: Iterable[Figure], figure: Figure) -> tuple[Figure, ...]:
     """The rows with one replaced, or added; ordered by issue, and within an issue as they came."""
     kept = list(rows)

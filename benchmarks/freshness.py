@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import fleet
-from benchmarks.figures import Figure, Outcome, measurement, record
+from benchmarks.figures import Figure, Outcome, report
 from benchmarks.fleet import Address
 from benchmarks.quantiles import quantile_interval
 from cli.progress import ProgressLine
@@ -52,10 +52,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mill-") as folder, running_or_started(Path(folder) / "embedded") as store:
         row = figure(run(Path(folder), store, arguments.promotions, random.Random(arguments.seed)))
-    print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
-    if not arguments.dry_run and arguments.promotions >= PROMOTIONS:
-        record(row)
-    return 0 if row.verdict is Outcome.MET else 1
+    return report([row], keep=not arguments.dry_run and arguments.promotions >= PROMOTIONS)
 
 
 def run(folder: Path, store: EmbeddedStore, promotions: int, chance: random.Random) -> list[Passage]:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from benchmarks.figures import ROOT, Figure, Outcome, measurement, record
+from benchmarks.figures import ROOT, Figure, Outcome, report
 from benchmarks.quantiles import quantile_interval
 from cli.progress import ProgressLine
 
@@ -48,12 +48,10 @@ def main() -> int:
                 differences_ms[name].append(pair_ms(statement))
     loaded = set(modules_after(STATEMENTS["gristmill"]))
     required = closure(declared(), installed())
-    rows = [import_figure(differences_ms, loaded & set(UNWANTED)), wheel_figure(required)]
-    for row in rows:
-        print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
-        if not arguments.dry_run and arguments.pairs >= PAIRS:
-            record(row)
-    return 0 if all(row.verdict is Outcome.MET for row in rows) else 1
+    return report(
+        [import_figure(differences_ms, loaded & set(UNWANTED)), wheel_figure(required)],
+        keep=not arguments.dry_run and arguments.pairs >= PAIRS,
+    )
 
 
 def pair_ms(statement: str) -> float:

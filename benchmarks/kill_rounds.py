@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import fleet
-from benchmarks.figures import Figure, Outcome, measurement, record
+from benchmarks.figures import Figure, Outcome, report
 from benchmarks.fleet import NOWHERE, OPERATOR, Address, Answer, Child, Promotion
 from cli.progress import ProgressLine
 from gristmill import durable_file, records, store, trust
@@ -77,14 +77,10 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mill-")))
         tally = run(folder, arguments.rounds, arguments.seed)
-    rows = figures(tally)
-    for row in rows:
-        print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
-        if not arguments.dry_run and tally.rounds >= ROUNDS:
-            record(row)
+    code = report(figures(tally), keep=not arguments.dry_run and tally.rounds >= ROUNDS)
     for problem in (*tally.lost, *tally.idle):
         print(problem)
-    return 0 if all(row.verdict is Outcome.MET for row in rows) else 1
+    return code
 
 
 def run(folder: Path, rounds: int, seed: int) -> Tally:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import fleet
-from benchmarks.figures import ROOT, Figure, Outcome, measurement, record
+from benchmarks.figures import ROOT, Figure, Outcome, report
 from benchmarks.fleet import Address
 from cli.progress import ProgressLine
 from gristmill import records
@@ -67,12 +67,9 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mill-") as folder, running_or_started(Path(folder) / "embedded") as store:
         seen = run(Path(folder), store, arguments.kernels, arguments.hosts)
-    rows = figures(seen)
-    for row in rows:
-        print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
-        if not arguments.dry_run and (arguments.kernels, arguments.hosts) == (KERNELS, HOSTS):
-            record(row)
-    return 0 if all(row.verdict is Outcome.MET for row in rows) else 1
+    return report(
+        figures(seen), keep=not arguments.dry_run and (arguments.kernels, arguments.hosts) == (KERNELS, HOSTS)
+    )
 
 
 def run(folder: Path, store: EmbeddedStore, kernels: int, hosts: int) -> list[Seen]:

@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import quote
 
 from benchmarks import fleet
-from benchmarks.figures import Figure, Outcome, measurement, record
+from benchmarks.figures import Figure, Outcome, report
 from benchmarks.fleet import Address
 from cli.progress import ProgressLine
 from gristmill.dispatch import Dispatcher
@@ -95,12 +95,9 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mill-") as folder, running_or_started(Path(folder) / "embedded") as store:
         course = run(Path(folder), store, arguments.hosts, max(2, round(arguments.minutes * 60 / INTERVAL_S)))
-    rows = figures(course)
-    for row in rows:
-        print(f"{row.name}: target {row.target}, measured {measurement(row)}: {row.verdict.value}; {row.note}")
-        if not arguments.dry_run and (arguments.hosts, arguments.minutes) == (HOSTS, MINUTES):
-            record(row)
-    return 0 if all(row.verdict is Outcome.MET for row in rows) else 1
+    return report(
+        figures(course), keep=not arguments.dry_run and (arguments.hosts, arguments.minutes) == (HOSTS, MINUTES)
+    )
 
 
 def run(folder: Path, store: EmbeddedStore, hosts: int, windows: int) -> Course:

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.figures import Figure, Outcome, record
+from benchmarks.figures import Figure, Outcome, report
 from cli.progress import ProgressLine
 from cli.table import compact_table
 from gristmill.kernel_table import Artifact
@@ -86,12 +86,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="mill-") as folder, opened(name, Path(folder)) as (url, environ):
             courses.append(run(name, Path(folder), url, environ, arguments.promoters, arguments.promotions))
     print(compact_table([course.row() for course in courses], HEADERS))
-    rows = [figure(course) for course in courses]
-    for row in rows:
-        print(f"{row.name}: target {row.target}, measured {row.measured:g}: {row.verdict.value}; {row.note}")
-        if not arguments.dry_run and (arguments.promoters, arguments.promotions) == (PROMOTERS, PROMOTIONS):
-            record(row)
-    return 0 if all(row.verdict is Outcome.MET for row in rows) else 1
+    return report(
+        [figure(course) for course in courses],
+        keep=not arguments.dry_run and (arguments.promoters, arguments.promotions) == (PROMOTERS, PROMOTIONS),
+    )
 
 
 @contextlib.contextmanager
