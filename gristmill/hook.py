@@ -44,7 +44,7 @@ class Hook:
     """
 
     __slots__ = (
-        *("__weakref__", "_index", "_instruments", "_operator", "_serving"),
+        *("__weakref__", "_index", "_instruments", "_operator", "_serving", "_weight", "_weight_position"),
         *("allocate", "engine", "number", "site"),
     )
 
@@ -61,6 +61,9 @@ class Hook:
         self._instruments = instruments
         self._serving = instruments.serving
         self._index = site.index
+        self._weight: tuple[Tensor | None, int] = None, 0
+        """The last one that was found to be dense and of the site's type, and its address then."""
+        self._weight_position = site.contract.weight_index * TENSOR_WORDS
         self._operator = graph_operators.of(site.operator)
         self.number = graph_operators.enlist(self)
         """By which a compiled graph names this hook."""
@@ -90,16 +93,20 @@ class Hook:
         outputs = self.allocate(*inputs)
         frame, dtype, dense, elsewhere = kernel.frame, lane.dtype, lane.dense, kernel.elsewhere
         words, position = frame.words, 0
+        weight, weight_address = self._weight
         try:
             for tensor in inputs:
                 words[position] = address = tensor.data_ptr()
-                if (
-                    tensor.dtype is not dtype
-                    or (dense and not tensor.is_contiguous())
-                    or (elsewhere and not tensor.is_cpu)
-                    or not address
-                ):
-                    return self._fall_back(lane, inputs)
+                if tensor is not weight or address != weight_address:
+                    if (
+                        tensor.dtype is not dtype
+                        or (dense and not tensor.is_contiguous())
+                        or (elsewhere and not tensor.is_cpu)
+                        or not address
+                    ):
+                        return self._fall_back(lane, inputs)
+                    if dense and position == self._weight_position:
+                        self._weight = tensor, address
                 position += TENSOR_WORDS
             for tensor in outputs:
                 words[position] = tensor.data_ptr()

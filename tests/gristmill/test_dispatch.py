@@ -258,6 +258,43 @@ def test_strided_inputs_go_to_the_engine_of_a_contiguous_domain(
     assert (engine.own_calls, engine.entry["hits"]) == (1, 0)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight_H: setattr(weight_H, "data", weight_H.data.double()),
+        lambda weight_H: setattr(weight_H, "data", torch.stack((weight_H.data, weight_H.data), dim=1)[:, 0]),
+    ],
+    ids=["dtype", "strides"],
+)
+def test_a_weight_that_was_served_is_looked_at_again_once_it_has_other_memory(
+    make_entry: MakeEntry, make_generation: MakeGeneration, change: Callable[[torch.Tensor], None]
+) -> None:
+    engine = Engine()
+    engine.serve(make_generation(1, make_entry("rms_norm", 1, 8)))
+    engine.norm(4)
+    engine.norm(4)
+    assert (engine.own_calls, engine.entry["hits"]) == (0, 2)
+    change(engine.weight_H)
+    x_TH = torch.randn(4, HIDDEN)
+    engine.hook.engine = lambda *inputs: inputs
+    assert engine.hook.call(x_TH, engine.weight_H)[0] is x_TH
+    assert engine.entry["hits"] == 2
+
+
+@torch.no_grad()
+def test_each_of_two_weights_of_one_hook_is_looked_at(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    engine = Engine()
+    engine.serve(make_generation(1, make_entry("rms_norm", 1, 8)))
+    sound_H, strided_H = engine.weight_H, torch.rand(HIDDEN, 2)[:, 0]
+    for _ in range(2):
+        engine.weight_H = sound_H
+        engine.norm(4)
+        engine.weight_H = strided_H
+        engine.norm(4)
+    assert (engine.own_calls, engine.entry["hits"]) == (2, 2)
+
+
 class Linear:
     """A projection whose kernel packs its weight."""
 
