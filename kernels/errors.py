@@ -27,3 +27,7 @@ class SpoolObjectError(GristmillError):
 
 class SchemaError(GristmillError):
     """A FlashInfer-Bench document cannot be read, or says what Gristmill cannot represent (and the other way round)."""
+
+
+class ModelError(GristmillError):
+    """A model's configuration, or a step of it, cannot be understood."""
