@@ -1,7 +1,8 @@
 """The spool: samples as Parquet in the object store, read by the capture flow.
 
 One file per flush and kind, under a key of its own, so writers never meet. While the store is down, files wait in a
-bounded local folder, oldest out first; what is lost is counted and reported with the next flush.
+`Backlog`; what it had to give up is counted, and reported in the next file. What a process has not flushed dies with
+it.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ import json
 import os
 import platform
 import threading
-import time
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
-from gristmill import durable_file, records
-from gristmill.errors import SpoolError, StoreError
+from gristmill import records
+from gristmill.backlog import Backlog, Contents
+from gristmill.errors import SpoolError
+from gristmill.request_log import FinishedRequest, RequestLog
+from gristmill.window_clock import WindowClock
 
 if TYPE_CHECKING:
     from gristmill.sampler import Sampler, Window
     from gristmill.store import ObjectStore
+    from gristmill.window_clock import Span
 
-MAX_PENDING_REQUESTS = 100_000
-WAITING_SUFFIX = ".waiting"
+MAX_MEMORY_BYTES = 8 << 20
+"""Of files that neither the store nor the disk takes."""
 
 OPERATOR_COLUMNS = {
     "window_start_ns": "int64",
@@ -44,7 +46,9 @@ OPERATOR_COLUMNS = {
     "timed_ns": "int64",
     "dropped": "int64",
 }
-"""`axes` and `layouts` are canonical JSON; `dropped` is of the whole window and stands in its first row only."""
+"""`axes` and `layouts` are canonical JSON. `dropped` stands in the first row only: calls of this window that found no
+room, and all in files that were given up since the last one.
+"""
 REQUEST_COLUMNS = {
     "window_start_ns": "int64",
     "window_end_ns": "int64",
@@ -52,7 +56,15 @@ REQUEST_COLUMNS = {
     "prompt_tokens": "int64",
     "generated_tokens": "int64",
     "arrival_ns": "int64",
+    "cached_tokens": "int64",
+    "drafts": "int64",
+    "accepted": "string",
+    "weight": "int64",
+    "dropped": "int64",
 }
+"""Fields of `gristmill.request_log.FinishedRequest`, `accepted` as JSON; `weight`: how many requests of the window this
+one stands for, all together their count; `dropped`, in the first row: those in files given up since the last one.
+"""
 SEQUENCE_COLUMNS = {
     "window_start_ns": "int64",
     "window_end_ns": "int64",
@@ -90,9 +102,9 @@ class Flushed:
     calls: int
     requests: int
     waiting: int
-    """Files in the local folder because the store did not take them."""
+    """Files that the store did not take: in the local folder, or in memory."""
     lost: int
-    """Files given up since the process started, because the folder was full."""
+    """Files given up since the process started, because there was no room for them to wait."""
     problem: str = ""
     """Why the store did not take them."""
 
@@ -107,61 +119,71 @@ class Spool:
         sampler: Sampler,
         waiting_dir: Path,
         max_waiting_bytes: int = 64 << 20,
+        max_memory_bytes: int = MAX_MEMORY_BYTES,
     ) -> None:
-        self._store = store
         self._identity = identity
         self._sampler = sampler
-        self._waiting_dir = waiting_dir
-        self._max_waiting_bytes = max_waiting_bytes
+        self._backlog = Backlog(store, waiting_dir, max_waiting_bytes, max_memory_bytes)
+        self._told = Contents()
+        """Of the losses, what a file has reported."""
         self._host = host_hash()
-        self._requests: deque[tuple[int, int, int]] = deque(maxlen=MAX_PENDING_REQUESTS)
-        self._window_start_ns = time.time_ns()
+        self._requests = RequestLog()
+        self._clock = WindowClock()
         self._sequence = 0
-        self._lost = 0
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add_request(self, prompt_tokens: int, generated_tokens: int, arrival_ns: int) -> None:
-        """Notes one finished request; the oldest are let go if nothing is flushed for long."""
-        self._requests.append((prompt_tokens, generated_tokens, arrival_ns))
+    def add_request(
+        self,
+        prompt_tokens: int,
+        generated_tokens: int,
+        arrival_ns: int,
+        cached_tokens: int = 0,
+        drafts: int = 0,
+        accepted: tuple[int, ...] = (),
+    ) -> None:
+        """Notes one finished request, as `FinishedRequest` says."""
+        self._requests.add(
+            FinishedRequest(prompt_tokens, generated_tokens, arrival_ns, cached_tokens, drafts, accepted)
+        )
 
     def flush(self) -> Flushed:
         """Writes everything since the last flush; an empty window writes nothing.
 
         Raises:
-            SpoolError: pyarrow is missing, or neither store nor local folder can be written.
+            SpoolError: pyarrow is missing, and nothing was taken; or neither store nor local folder can be written,
+                and the samples wait in memory.
         """
         with self._lock:
             _load_pyarrow()  # before anything is taken from the sampler
-            start_ns, end_ns = self._window_start_ns, max(time.time_ns(), self._window_start_ns + 1)
-            window = self._sampler.flush()
-            requests = [self._requests.popleft() for _ in range(len(self._requests))]
-            self._window_start_ns = end_ns
-            files: list[tuple[str, bytes]] = []
-            rows = self._operator_rows(window, start_ns, end_ns)
-            if rows:
-                files.append((self._key("operators", start_ns), self._parquet(rows, OPERATOR_COLUMNS)))
-            edge_rows = self._edge_rows(window, start_ns, end_ns)
-            if edge_rows:
-                files.append((self._key("sequences", start_ns), self._parquet(edge_rows, SEQUENCE_COLUMNS)))
-            if requests:
-                request_rows = [(start_ns, end_ns, self._host, *request) for request in requests]
-                files.append((self._key("requests", start_ns), self._parquet(request_rows, REQUEST_COLUMNS)))
-            self._sequence += bool(files)
-            keys, problem = self._deliver(files)
+            span, window, requests = self._clock.next(), self._sampler.flush(), self._requests.take()
             calls = sum(sample.calls for sample in window.samples)
-            return Flushed(tuple(keys), calls, len(requests), len(self._waiting()), self._lost, problem)
+            rows, request_rows = self._operator_rows(window, span), self._request_rows(requests, span)
+            files = {
+                "operators": (rows, OPERATOR_COLUMNS, Contents(calls=calls + (rows[0][-1] if rows else 0))),
+                "sequences": (self._edge_rows(window, span), SEQUENCE_COLUMNS, Contents()),
+                "requests": (
+                    request_rows,
+                    REQUEST_COLUMNS,
+                    Contents(requests=sum(weight + dropped for *_, weight, dropped in request_rows)),
+                ),
+            }
+            for kind, (kind_rows, columns, contents) in files.items():
+                if kind_rows:
+                    self._backlog.add(self._key(kind, span), self._parquet(kind_rows, columns, contents, span))
+            self._sequence += 1
+            keys, problem = self._backlog.deliver()
+            seen = sum(weight for _, weight in requests)
+            return Flushed(tuple(keys), calls, seen, len(self._backlog), self._backlog.lost.files, problem)
 
     def start(self, interval_s: float) -> None:
         """Flushes every `interval_s` from a daemon thread."""
 
         def loop() -> None:
             while not self._stopped.wait(interval_s):
-                try:
+                with contextlib.suppress(SpoolError):  # the samples wait; the last flush tells
                     self.flush()
-                except SpoolError:
-                    self._lost += 1
 
         self._thread = threading.Thread(target=loop, name="gristmill-spool", daemon=True)
         self._thread.start()
@@ -173,88 +195,74 @@ class Spool:
             self._thread.join()
         return self.flush()
 
-    def _key(self, kind: str, start_ns: int) -> str:
+    def _key(self, kind: str, span: Span) -> str:
         identity = self._identity
-        name = f"{start_ns}-{self._host}-{os.getpid()}-{self._sequence}.parquet"
+        name = f"{span.start_ns}-{self._host}-{os.getpid()}-{self._sequence}.parquet"
         return f"spool/{identity.fleet}/{identity.model}/{identity.hardware}/{kind}/{name}"
 
-    def _operator_rows(self, window: Window, start_ns: int, end_ns: int) -> list[tuple[Any, ...]]:
+    def _operator_rows(self, window: Window, span: Span) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
         for sample in window.samples:
             axes, layouts = (records.canonical_json(value).decode() for value in (sample.axes, sample.layouts))
-            where = (start_ns, end_ns, self._host, os.getpid(), sample.operator, sample.dtype, axes, layouts)
-            counted = (sample.calls, sample.timed_calls, sample.timed_ns, 0 if rows else window.dropped)
-            rows.append((*where, *counted))
+            where = (*self._where(span), os.getpid(), sample.operator, sample.dtype, axes, layouts)
+            dropped = 0 if rows else window.dropped + self._untold_calls()
+            rows.append((*where, sample.calls, sample.timed_calls, sample.timed_ns, dropped))
         return rows
 
-    def _edge_rows(self, window: Window, start_ns: int, end_ns: int) -> list[tuple[Any, ...]]:
+    def _request_rows(self, requests: list[tuple[FinishedRequest, int]], span: Span) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for request, weight in requests:
+            tokens = (request.prompt_tokens, request.generated_tokens, request.arrival_ns, request.cached_tokens)
+            accepted = records.canonical_json(request.accepted).decode()
+            dropped = 0 if rows else self._untold_requests()
+            rows.append((*self._where(span), *tokens, request.drafts, accepted, weight, dropped))
+        return rows
+
+    def _untold_calls(self) -> int:
+        """Calls that were lost since this was last asked."""
+        lost = self._backlog.lost.calls
+        untold, self._told = lost - self._told.calls, replace(self._told, calls=lost)
+        return untold
+
+    def _untold_requests(self) -> int:
+        lost = self._backlog.lost.requests
+        untold, self._told = lost - self._told.requests, replace(self._told, requests=lost)
+        return untold
+
+    def _where(self, span: Span) -> tuple[int, int, str]:
+        return span.start_ns, span.end_ns, self._host
+
+    def _edge_rows(self, window: Window, span: Span) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
         for edge in window.edges:
             made_with, read_with = (
                 records.canonical_json(axes).decode() for axes in (edge.producer_axes, edge.consumer_axes)
             )
             ends = (edge.producer, made_with, edge.output, edge.consumer, read_with, edge.input)
-            rows.append((start_ns, end_ns, self._host, *ends, edge.dtype, edge.uses, edge.calls))
+            rows.append((*self._where(span), *ends, edge.dtype, edge.uses, edge.calls))
         return rows
 
-    def _parquet(self, rows: list[tuple[Any, ...]], columns: dict[str, str]) -> bytes:
+    def _parquet(self, rows: list[tuple[Any, ...]], columns: dict[str, str], contents: Contents, span: Span) -> bytes:
         pyarrow = _load_pyarrow()
         schema = pyarrow.schema(
-            [(name, getattr(pyarrow, kind)()) for name, kind in columns.items()], metadata=self._metadata()
+            [(name, getattr(pyarrow, kind)()) for name, kind in columns.items()],
+            metadata=self._metadata(contents, span),
         )
         values = dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
         buffer = io.BytesIO()
         pyarrow.parquet.write_table(pyarrow.table(values, schema=schema), buffer, compression="zstd")
         return buffer.getvalue()
 
-    def _metadata(self) -> dict[str, str]:
+    def _metadata(self, contents: Contents, span: Span) -> dict[str, str]:
         identity = self._identity
         return {
             "gristmill.fleet": identity.fleet,
             "gristmill.model": identity.model,
             "gristmill.hardware": identity.hardware,
             "gristmill.versions": json.dumps(identity.versions, sort_keys=True),
+            "gristmill.contents": records.canonical_json(contents).decode(),
+            "gristmill.clock_off_ns": str(span.clock_off_ns),
         }
-
-    def _deliver(self, files: list[tuple[str, bytes]]) -> tuple[list[str], str]:
-        """Puts what waited and what is new; on the first refusal the rest waits."""
-        keys: list[str] = []
-        problem = ""
-        try:
-            for path in self._waiting():
-                key = unquote(path.name.removesuffix(WAITING_SUFFIX))
-                with contextlib.suppress(FileNotFoundError):  # another process of this host was faster
-                    self._store.put(key, path.read_bytes())
-                    path.unlink()
-                    keys.append(key)
-            while files:
-                self._store.put(*files[0])
-                keys.append(files.pop(0)[0])
-        except StoreError as error:
-            problem = str(error)
-        self._keep_waiting(files)
-        return keys, problem
-
-    def _waiting(self) -> list[Path]:
-        return sorted(self._waiting_dir.glob("*" + WAITING_SUFFIX), key=_window_of)
-
-    def _keep_waiting(self, files: list[tuple[str, bytes]]) -> None:
-        try:
-            self._waiting_dir.mkdir(parents=True, exist_ok=True)
-            for key, content in files:
-                durable_file.write(self._waiting_dir / (quote(key, safe="") + WAITING_SUFFIX), content, mode=0o600)
-            sizes = {path: path.stat().st_size for path in self._waiting() if path.exists()}
-            excess = sum(sizes.values()) - self._max_waiting_bytes
-            for path, size_bytes in sizes.items():
-                if excess <= 0:
-                    break
-                excess -= size_bytes
-                path.unlink(missing_ok=True)
-                self._lost += 1
-        except OSError as error:
-            raise SpoolError(
-                f"spool: store and folder {self._waiting_dir} both refuse samples ({error}); free space or mend either"
-            ) from None
 
 
 def _load_pyarrow() -> Any:
@@ -267,12 +275,6 @@ def _load_pyarrow() -> Any:
             "sampling off"
         ) from None
     return pyarrow
-
-
-def _window_of(waiting: Path) -> tuple[int, str]:
-    """Orders waiting files by the start of their window, which their key's last part begins with."""
-    start = unquote(waiting.name).rsplit("/", 1)[-1].split("-", 1)[0]
-    return (int(start) if start.isdecimal() else 0, waiting.name)
 
 
 def host_hash() -> str:

@@ -27,6 +27,8 @@ from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
 
 METADATA_PREFIX = "gristmill."
 KINDS = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS, "sequences": SEQUENCE_COLUMNS}
+LATER_COLUMNS = {"cached_tokens": 0, "drafts": 0, "accepted": "[]", "weight": 1, "dropped": 0}
+"""What hosts before these columns meant; `dropped` of operators is as old as they are."""
 
 
 class Source(NamedTuple):
@@ -90,6 +92,12 @@ class Tally:
     dropped: int = 0
     edges: Counter[Ends] = field(default_factory=Counter)
     """Calls by what the edge joins."""
+    cached_tokens: int = 0
+    """Of the prompts, found in a cache."""
+    drafts: int = 0
+    accepted: Counter[int] = field(default_factory=Counter)
+    """Drafts that were accepted at least so far, by position."""
+    dropped_requests: int = 0
 
     def __add__(self, other: Tally) -> Tally:
         """Both tallies' samples; they come from one source."""
@@ -106,6 +114,10 @@ class Tally:
             generated_tokens=self.generated_tokens + other.generated_tokens,
             dropped=self.dropped + other.dropped,
             edges=self.edges + other.edges,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            drafts=self.drafts + other.drafts,
+            accepted=self.accepted + other.accepted,
+            dropped_requests=self.dropped_requests + other.dropped_requests,
         )
 
     def profile(self) -> TrafficProfile:
@@ -121,6 +133,11 @@ class Tally:
                 count=self.prompt_tokens.total(),
                 prompt_tokens=_quantiles(self.prompt_tokens),
                 generated_tokens=_quantiles(self.generated_tokens),
+                prompt_tokens_total=sum(tokens * count for tokens, count in self.prompt_tokens.items()),
+                cached_tokens_total=self.cached_tokens,
+                drafts=self.drafts,
+                accepted=tuple(self.accepted[position] for position in range(max(self.accepted, default=-1) + 1)),
+                dropped=self.dropped_requests,
             ),
             dropped=self.dropped,
             edges=tuple(_edge(ends, calls) for ends, calls in sorted(self.edges.items(), key=lambda e: (-e[1], e[0]))),
@@ -158,7 +175,7 @@ def tally(name: str, content: bytes) -> Tally:
     kind = name.split("/")[-2] if "/" in name else ""
     if kind not in KINDS:
         raise _malformed(name, f"lies in folder {kind!r}, expected operators/, requests/ or sequences/")
-    metadata, rows = _read(name, content, KINDS[kind])
+    metadata, rows = _read(name, content, KINDS[kind], optional=kind == "requests")
     if not rows:
         raise _malformed(name, "has no row")
     source, versions = _provenance(name, metadata)
@@ -170,7 +187,9 @@ def tally(name: str, content: bytes) -> Tally:
     return Tally(source=source, start_ns=start_ns, end_ns=end_ns, versions=versions, **read(name, rows))
 
 
-def _read(name: str, content: bytes, columns: Mapping[str, str]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def _read(
+    name: str, content: bytes, columns: Mapping[str, str], *, optional: bool
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Metadata and rows, after checking that the columns are there, typed and without gaps."""
     import pyarrow
     from pyarrow import parquet
@@ -183,6 +202,8 @@ def _read(name: str, content: bytes, columns: Mapping[str, str]) -> tuple[dict[s
         raise _malformed(name, f"is not a Parquet file ({str(error).splitlines()[0]})") from None
     for column, kind in columns.items():
         if column not in names:
+            if optional and column in LATER_COLUMNS:
+                continue
             raise _malformed(name, f"has no column {column!r}")
         found = table.schema.field(column).type
         found = found.value_type if pyarrow.types.is_dictionary(found) else found
@@ -191,7 +212,7 @@ def _read(name: str, content: bytes, columns: Mapping[str, str]) -> tuple[dict[s
             raise _malformed(name, f"column {column!r} is {found} (or has gaps), expected {kind}")
     stored = table.schema.metadata or {}
     metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in stored.items()}
-    return metadata, table.select(list(columns)).to_pylist()
+    return metadata, table.select([column for column in columns if column in names]).to_pylist()
 
 
 def _provenance(name: str, metadata: Mapping[str, str]) -> tuple[Source, frozenset[tuple[str, str]]]:
@@ -236,12 +257,43 @@ def _pattern(name: str, place: str, row: Mapping[str, Any]) -> Pattern:
 
 def _request_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     tokens: dict[str, Counter[int]] = {"prompt_tokens": Counter(), "generated_tokens": Counter()}
-    for number, row in enumerate(rows):
+    sums: Counter[str] = Counter()
+    accepted: Counter[int] = Counter()
+    for number, found in enumerate(rows):
+        row = {**LATER_COLUMNS, **found}
+        _check_request(name, number, row)
         for column, counter in tokens.items():
-            if row[column] < 0:
-                raise _malformed(name, f"row {number}, {column}: found {row[column]}, expected at least 0")
-            counter[row[column]] += 1
-    return dict(tokens)
+            counter[row[column]] += row["weight"]
+        sums["dropped_requests"] += row["dropped"]
+        for column in ("cached_tokens", "drafts"):
+            sums[column] += row[column] * row["weight"]
+        for position, drafts in enumerate(_accepted(name, number, row)):
+            accepted[position] += drafts * row["weight"]
+    return {**tokens, **sums, "accepted": +accepted}
+
+
+def _check_request(name: str, number: int, row: Mapping[str, Any]) -> None:
+    least = {"prompt_tokens": 0, "generated_tokens": 0, "cached_tokens": 0, "drafts": 0, "weight": 1, "dropped": 0}
+    for column, value in least.items():
+        if row[column] < value:
+            raise _malformed(name, f"row {number}, {column}: found {row[column]}, expected at least {value}")
+    if row["cached_tokens"] > row["prompt_tokens"]:
+        raise _malformed(
+            name, f"row {number}, cached_tokens: found {row['cached_tokens']} of {row['prompt_tokens']} prompt tokens"
+        )
+
+
+def _accepted(name: str, number: int, row: Mapping[str, Any]) -> list[int]:
+    """Of a request, drafts accepted by position: never more at a later one."""
+    found = _parse_json(name, f"row {number}, accepted", row["accepted"])
+    falling = [row["drafts"], *found] if isinstance(found, list) and all(type(n) is int for n in found) else [0, 1]
+    if falling != sorted(falling, reverse=True) or falling[-1] < 0:
+        raise _malformed(
+            name,
+            f"row {number}, accepted: found {row['accepted'][:80]}, expected a list that never rises, from "
+            f"{row['drafts']} down",
+        )
+    return falling[1:]
 
 
 def _edge_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -56,9 +56,10 @@ def operator_row(**changes: Any) -> Row:
     return row | changes
 
 
-def request_row(prompt_tokens: int, generated_tokens: int) -> Row:
+def request_row(prompt_tokens: int, generated_tokens: int, **changes: Any) -> Row:
     window = {"window_start_ns": 1_000_000_000, "window_end_ns": 2_000_000_000, "host": "a"}
-    return window | {"prompt_tokens": prompt_tokens, "generated_tokens": generated_tokens, "arrival_ns": 5}
+    tokens = {"prompt_tokens": prompt_tokens, "generated_tokens": generated_tokens, "arrival_ns": 5, "cached_tokens": 0}
+    return window | tokens | {"drafts": 0, "accepted": "[]", "weight": 1, "dropped": 0} | changes
 
 
 def edge_row(**changes: Any) -> Row:
@@ -194,6 +195,29 @@ def test_requests_become_quantiles() -> None:
     assert requests.generated_tokens.p50 == 100
 
 
+def test_a_request_counts_for_those_it_stands_for() -> None:
+    rows = [request_row(10, 1, weight=3, dropped=7), request_row(20, 1)]
+    requests = spool_fold.fold([spool_file(rows, "requests")]).requests
+    assert (requests.count, requests.dropped, requests.prompt_tokens_total) == (4, 7, 50)
+    assert requests.prompt_tokens.p50 == 10
+
+
+def test_caches_and_drafts_add_up() -> None:
+    rows = [
+        request_row(10, 8, cached_tokens=4, drafts=4, accepted="[3,1]", weight=2),
+        request_row(10, 8, cached_tokens=1, drafts=2, accepted="[2,1,1]"),
+    ]
+    requests = spool_fold.fold([spool_file(rows[:1], "requests"), spool_file(rows[1:], "requests")]).requests
+    assert (requests.cached_tokens_total, requests.drafts, requests.accepted) == (9, 10, (8, 3, 1))
+
+
+def test_requests_of_hosts_before_there_were_weights_are_read() -> None:
+    name, content = spool_file([request_row(10, 1), request_row(20, 2)], "requests")
+    later = ["cached_tokens", "drafts", "accepted", "weight", "dropped"]
+    old = _parquet(parquet.read_table(io.BytesIO(content)).drop_columns(later))
+    assert spool_fold.fold([(name, old)]) == spool_fold.fold([(name, content)])
+
+
 def test_a_fleet_in_the_middle_of_an_upgrade_lists_both_versions() -> None:
     files = [spool_file([operator_row()], versions={"torch": v}) for v in ("2.13.0", "2.12.0", "2.13.0")]
     assert spool_fold.fold(files).versions == {"torch": "2.12.0, 2.13.0"}
@@ -215,7 +239,24 @@ rows = st.builds(
     st.integers(0, 10**6),
     st.integers(0, 3),
 )
-requests = st.builds(request_row, st.integers(0, 5000), st.integers(0, 500))
+requests = st.builds(
+    lambda prompt, generated, cached, weight, dropped, drafts, accepted: request_row(
+        prompt,
+        generated,
+        cached_tokens=min(prompt, cached),
+        weight=weight,
+        dropped=dropped,
+        drafts=drafts,
+        accepted=json.dumps(sorted((min(drafts, count) for count in accepted), reverse=True)),
+    ),
+    st.integers(0, 5000),
+    st.integers(0, 500),
+    st.integers(0, 5000),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.integers(0, 9),
+    st.lists(st.integers(0, 9), max_size=3),
+)
 files = st.lists(
     st.one_of(
         st.lists(rows, min_size=1, max_size=4).map(spool_file),
@@ -285,6 +326,11 @@ MALFORMED: dict[str, tuple[Callable[[], tuple[str, bytes]], str]] = {
     "second row": (lambda: spool_file([operator_row(), operator_row(layouts="7")]), "row 1, layouts"),
     "window": (lambda: spool_file([operator_row(window_end_ns=1)]), "start before the end"),
     "tokens": (lambda: spool_file([request_row(-5, 1)], "requests"), "prompt_tokens"),
+    "cached": (lambda: spool_file([request_row(5, 1, cached_tokens=6)], "requests"), "cached_tokens"),
+    "weightless": (lambda: spool_file([request_row(5, 1, weight=0)], "requests"), "weight"),
+    "accepted no list": (lambda: spool_file([request_row(5, 1, accepted="{}")], "requests"), "accepted"),
+    "accepted rises": (lambda: spool_file([request_row(5, 1, drafts=3, accepted="[1,2]")], "requests"), "never rises"),
+    "accepted negative": (lambda: spool_file([request_row(5, 1, accepted="[-1]")], "requests"), "never rises"),
     "other source": (lambda: spool_file([operator_row()], fleet="batch"), "batch/llama/cpu"),
 }
 
