@@ -83,7 +83,7 @@ class Series:
     """Empty for requests."""
     axis: str
     buckets: tuple[int, ...]
-    """Extents, rounded up to `profile_sketch.SERIES_BITS` significant bits (less than a quarter too high), ascending."""
+    """Extents, rounded up to `profile_sketch.SERIES_BITS` significant bits, ascending: less than a quarter too high."""
     counts: tuple[tuple[int, ...], ...]
     """Calls, or requests: a row per block, an entry per bucket."""
 
