@@ -68,9 +68,9 @@ def parse_trace(lines: Sequence[str], name: str) -> tuple[Request, ...]:
     """As `read_trace`, from the lines of a file called `name`."""
     head = next((line for line in lines if line.strip()), "")
     if head.lstrip().startswith("{"):
-        found = list(_mooncake_rows(lines, name))
+        found = [mooncake_request(row, place) for place, row in json_rows(lines, name)]
     elif AZURE_FIELDS[0] in head:
-        found = list(_azure_rows(lines, name))
+        found = list(azure_rows(lines, name))
     else:
         raise TraceError(
             f"trace {name}: row 1 is {head[:60]!r}; expected the header {','.join(AZURE_FIELDS)} or JSON objects "
@@ -83,24 +83,42 @@ def parse_trace(lines: Sequence[str], name: str) -> tuple[Request, ...]:
     return tuple(replace(request, arrival_s=request.arrival_s - first_s) for request in found)
 
 
-def _azure_rows(lines: Iterable[str], name: str) -> Iterator[Request]:
+def azure_rows(lines: Iterable[str], name: str) -> Iterator[Request]:
+    """Requests as they stand in an Azure CSV; arrivals are since 1970. Errors as `read_trace`."""
+    for place, row in csv_rows(lines, name, AZURE_FIELDS):
+        yield Request(
+            _timestamp_s(row["TIMESTAMP"], place),
+            token_count(row["ContextTokens"], place, "ContextTokens", 1),
+            token_count(row["GeneratedTokens"], place, "GeneratedTokens", 0),
+        )
+
+
+def mooncake_request(row: Mapping[str, Any], place: str) -> Request:
+    """The request of one Mooncake row; its arrival is since the trace began. Errors as `read_trace`."""
+    return Request(
+        milliseconds(row, "timestamp", place) / 1000,
+        token_count(row.get("input_length"), place, "input_length", 1),
+        token_count(row.get("output_length"), place, "output_length", 0),
+    )
+
+
+def csv_rows(lines: Iterable[str], name: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each row of a CSV with a header that has these fields, and its place for messages. Errors as `read_trace`."""
     reader = csv.DictReader(line + "\n" for line in lines)
-    missing = [field for field in AZURE_FIELDS if field not in (reader.fieldnames or ())]
-    if missing:
-        raise TraceError(f"trace {name}: row 1, field {missing[0]}: the header lacks it; it has {reader.fieldnames}")
     try:
-        for row in reader:
-            place = f"trace {name}: row {reader.line_num}"
-            yield Request(
-                _timestamp_s(row["TIMESTAMP"], place),
-                _count(row["ContextTokens"], place, "ContextTokens", 1),
-                _count(row["GeneratedTokens"], place, "GeneratedTokens", 0),
+        missing = [field for field in fields if field not in (reader.fieldnames or ())]
+        if missing:
+            raise TraceError(
+                f"trace {name}: row 1, field {missing[0]}: the header lacks it; it has {reader.fieldnames}"[:300]
             )
+        for row in reader:
+            yield f"trace {name}: row {reader.line_num}", row
     except csv.Error as error:
         raise TraceError(f"trace {name}: row {reader.line_num}: not CSV ({error})") from None
 
 
-def _mooncake_rows(lines: Iterable[str], name: str) -> Iterator[Request]:
+def json_rows(lines: Iterable[str], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each object of a file with one per line, and its place for messages. Errors as `read_trace`."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -110,17 +128,13 @@ def _mooncake_rows(lines: Iterable[str], name: str) -> Iterator[Request]:
         except (ValueError, RecursionError) as error:
             raise TraceError(f"{place}: not JSON ({error})") from None
         if not isinstance(row, dict):
-            raise TraceError(f"{place}: found {line[:60]!r}, expected an object with {', '.join(MOONCAKE_FIELDS)}")
-        yield Request(
-            _number(row, "timestamp", place) / 1000,
-            _count(row.get("input_length"), place, "input_length", 1),
-            _count(row.get("output_length"), place, "output_length", 0),
-        )
+            raise TraceError(f"{place}: found {line[:60]!r}, expected an object a line")
+        yield place, row
 
 
 def _timestamp_s(text: str | None, place: str) -> float:
-    """Seconds since the epoch. Azure writes seven decimals; Python reads six."""
-    whole, dot, decimals = (text or "").strip().partition(".")
+    """Seconds since the epoch. Azure writes seven decimals, where Python reads six, and in 2024 the zone as well."""
+    whole, dot, decimals = (text or "").strip().removesuffix("+00:00").partition(".")
     try:
         return datetime.fromisoformat(f"{whole}+00:00").timestamp() + (_fraction(decimals) if dot else 0.0)
     except ValueError:
@@ -135,7 +149,8 @@ def _fraction(decimals: str) -> float:
     return float(f"0.{decimals}")
 
 
-def _count(value: Any, place: str, field: str, least: int) -> int:
+def token_count(value: Any, place: str, field: str, least: int) -> int:
+    """A number of tokens, as JSON or as text. Errors as `read_trace`."""
     if isinstance(value, str):
         text = value.strip()
         if text.isascii() and text.isdigit() and len(text) < 10:
@@ -145,7 +160,8 @@ def _count(value: Any, place: str, field: str, least: int) -> int:
     return value
 
 
-def _number(row: Mapping[str, Any], field: str, place: str) -> float:
+def milliseconds(row: Mapping[str, Any], field: str, place: str) -> float:
+    """Milliseconds since the trace began. Errors as `read_trace`."""
     value = row.get(field)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**15:
         raise TraceError(f"{place}, field {field}: found {value!r}, expected milliseconds from 0 on")

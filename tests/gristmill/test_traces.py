@@ -46,6 +46,11 @@ def test_azure_round_trip(found: list[tuple[int, int, int]]) -> None:
         assert (read.prompt_tokens, read.generated_tokens) == (wanted.prompt_tokens, wanted.generated_tokens)
 
 
+def test_azure_rows_of_2024_name_their_zone() -> None:
+    rows_2024 = ["2024-05-10 00:00:00.009930+00:00,2162,5", "2024-05-10 00:00:01+00:00,2399,6"]
+    assert parse_trace([HEADER, *rows_2024], "t")[1].arrival_s == pytest.approx(0.99007)
+
+
 @given(rows)
 def test_mooncake_round_trip(found: list[tuple[int, int, int]]) -> None:
     lines = [json.dumps({"timestamp": ms, "input_length": p, "output_length": g, "hash_ids": []}) for ms, p, g in found]
