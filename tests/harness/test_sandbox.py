@@ -163,6 +163,41 @@ def test_frozen_means_frozen(tmp_path):
         process.close()
 
 
+SPINS = "import threading, time; threading.Thread(target=lambda: all(iter(lambda: 1, 0))).start(); time.sleep(600)"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: the judge runs where the program does")
+def test_a_thread_that_spins_is_frozen_though_the_first_one_waits_for_its_core():
+    """As OpenMP's threads do after a call: for milliseconds the other side of a pair would have one core less."""
+    process = sandbox.start(Confinement(trusted=True), argv=(sys.executable, "-c", SPINS), environment=ENVIRONMENT)
+    try:
+        process.wait_ready()
+        tasks = Path(f"/proc/{process.process_id}/task")
+        assert _eventually(lambda: len(list(tasks.iterdir())) == 2)
+        (spinning,) = (task for task in tasks.iterdir() if int(task.name) != process.process_id)
+        for task in tasks.iterdir():
+            os.sched_setaffinity(int(task.name), {max(os.sched_getaffinity(0))})
+        process.hasten()
+        if os.sched_getscheduler(int(spinning.name)) != os.SCHED_RR:
+            pytest.skip("this host grants no real-time priority, so the first thread need not wait")
+        ran_ns, slept_ns = 0, 0
+        for _ in range(10):
+            before_ns = _ran_ns(spinning)
+            assert _eventually(lambda known=before_ns: _ran_ns(spinning) > known), "it spins"
+            process.freeze()
+            before_ns, start_ns = _ran_ns(spinning), time.monotonic_ns()
+            time.sleep(0.03)
+            ran_ns, slept_ns = ran_ns + _ran_ns(spinning) - before_ns, slept_ns + time.monotonic_ns() - start_ns
+            process.thaw()
+        assert ran_ns < slept_ns / 5
+    finally:
+        process.close()
+
+
+def _ran_ns(task: Path) -> int:
+    return int((task / "schedstat").read_text().split()[0])
+
+
 def test_a_program_that_is_not_there(shell):
     process = sandbox.start(Confinement(), argv=("/bin/no-such-program",), environment=ENVIRONMENT)
     process.wait_ready()
