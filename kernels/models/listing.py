@@ -197,8 +197,8 @@ class _Step:
             self._dense(block.shared, count)
             if block.shared_gate:
                 self._linear(tokens, hidden, 1, count, plain=True)
-                self._add("sigmoid_gate", count, tokens=tokens, hidden=hidden)
-            self._add("residual_add", count, tokens=tokens, hidden=hidden)
+            join = "sigmoid_gated_add" if block.shared_gate else "residual_add"
+            self._add(join, count, tokens=tokens, hidden=hidden)
 
     def _grouped_linear(self, block: Experts, in_features: int, out_features: int, count: int) -> None:
         name = "grouped_linear_bias" if block.bias else "grouped_linear"

@@ -303,7 +303,13 @@ _ALL = (
         (("tokens", "experts_per_token", "hidden"), CHOSEN, TH),
         _per_element("tokens", "experts_per_token", "hidden", flops=2),
     ),
-    Outline("sigmoid_gate", "Rows times the sigmoid of a number each", TH, (TH, TH), _per_element(*TH, flops=1)),
+    Outline(
+        "sigmoid_gated_add",
+        "Rows times the sigmoid of a number each, added to others",
+        TH,
+        (TH, TH, TH),
+        _per_element(*TH, flops=2),
+    ),
     Outline("softcap", "Logits squashed by a hyperbolic tangent", TC, (TC, TC), _per_element(*TC, flops=3)),
 )
 OUTLINES: Mapping[str, Outline] = {outline.name: outline for outline in _ALL}
