@@ -139,22 +139,15 @@ class Hook:
         """The first call of its kind, or one in a step that is traced."""
         lane = self._serving.active[self._index].lane(inputs, self._instruments.sampler)
         tracer = lane.source.tracer
+        if tracer is None:
+            return self.call(*inputs, lane=lane)
+        began_ns = perf_counter_ns()
         outputs = self.call(*inputs, lane=lane)
-        if tracer is not None:
-            tracer.note(self.site, inputs, outputs)
+        tracer.note(self.site, inputs, outputs, began_ns, perf_counter_ns())
         return outputs
 
     def _timed(self, lane: Lane, inputs: Tensors) -> Tensors:
-        cell = lane.cell
-        calls = cell.calls
-        cell.due += lane.source.period
-        start_ns = perf_counter_ns()
-        outputs = self.call(*inputs, lane=lane)
-        elapsed_ns = perf_counter_ns() - start_ns
-        if cell.calls > calls:  # or it was of another kind, and another lane has counted it
-            cell.timed_ns += elapsed_ns
-            cell.timed_calls += 1
-        return outputs
+        return lane.source.timed(lane.cell, self.site, inputs, lambda: self.call(*inputs, lane=lane))
 
     def _fall_back(self, lane: Lane, inputs: Tensors) -> Tensors:
         """The engine serves; unless the call only looked like one of its lane's kind."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gristmill.site import Site
+    from gristmill.value_capture import ValueCapture
 
 MAX_CALLS = 4096
 """Calls of one step that are traced; the rest is left out."""
@@ -49,6 +50,29 @@ class Edge:
     calls: int
 
 
+@dataclass(frozen=True)
+class StepTimes:
+    """What part of an engine's steps its sampled operators are, seen in those that were traced on the CPU."""
+
+    steps: int = 0
+    calls: int = 0
+    step_ns: int = 0
+    """From the start of a step's first call to the end of its last."""
+    operator_ns: int = 0
+    """In the calls."""
+
+    def __add__(self, other: StepTimes) -> StepTimes:
+        return StepTimes(
+            self.steps + other.steps,
+            self.calls + other.calls,
+            self.step_ns + other.step_ns,
+            self.operator_ns + other.operator_ns,
+        )
+
+
+NO_STEPS = StepTimes()
+
+
 class Link(NamedTuple):
     """An edge between sites, as it is counted."""
 
@@ -74,8 +98,10 @@ class _Made:
 class Tracer:
     """The sequence of one thread's step. `note` is for the engine's hot path; `close` gives the counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: ValueCapture | None = None) -> None:
         self.thread = threading.get_ident()
+        self._values = values
+        self._began_ns = self._ended_ns = self._operator_ns = 0
         self._made: dict[tuple[int, int], _Made] = {}
         self._kept_bytes = 0
         self._calls = 0
@@ -86,11 +112,24 @@ class Tracer:
         """No call was noted yet."""
         return not self._calls
 
-    def note(self, site: Site, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """One call: its inputs and outputs in the contract's order."""
+    def note(
+        self,
+        site: Site,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        began_ns: int = 0,
+        ended_ns: int = 0,
+    ) -> None:
+        """One call: its inputs and outputs in the contract's order, and when it was made."""
         if self._calls == MAX_CALLS or threading.get_ident() != self.thread:
             return
         self._calls += 1
+        if inputs[0].is_cpu:  # elsewhere the host's clock times the telling, not the doing
+            self._began_ns = self._began_ns or began_ns
+            self._ended_ns = ended_ns
+            self._operator_ns += ended_ns - began_ns
+        if self._values is not None:
+            self._values.note(site, inputs)
         for position, tensor in enumerate(inputs):
             if not site.contract.inputs[position].weight:
                 made = self._made.get((tensor.data_ptr(), tensor.numel()))
@@ -106,6 +145,12 @@ class Tracer:
         for key in list(self._made):
             self._release(key)
         return self._links
+
+    def times(self) -> StepTimes:
+        """Of the step; nothing if not all of it was seen."""
+        if not self._began_ns or self._calls == MAX_CALLS:
+            return NO_STEPS
+        return StepTimes(1, self._calls, self._ended_ns - self._began_ns, self._operator_ns)
 
     def _keep(self, made: _Made) -> None:
         key = (made.tensor.data_ptr(), made.tensor.numel())

@@ -44,10 +44,11 @@ OPERATOR_COLUMNS = {
     "calls": "int64",
     "timed_calls": "int64",
     "timed_ns": "int64",
+    "one_in": "int64",
     "dropped": "int64",
 }
-"""`axes` and `layouts` are canonical JSON. `dropped` stands in the first row only: calls of this window that found no
-room, and all in files that were given up since the last one.
+"""`axes` and `layouts` are canonical JSON; `one_in`: how many calls each timed one stands for; `dropped`, in the first
+row: calls in files that were given up since the last one.
 """
 REQUEST_COLUMNS = {
     "window_start_ns": "int64",
@@ -205,8 +206,8 @@ class Spool:
         for sample in window.samples:
             axes, layouts = (records.canonical_json(value).decode() for value in (sample.axes, sample.layouts))
             where = (*self._where(span), os.getpid(), sample.operator, sample.dtype, axes, layouts)
-            dropped = 0 if rows else window.dropped + self._untold_calls()
-            rows.append((*where, sample.calls, sample.timed_calls, sample.timed_ns, dropped))
+            counted = (sample.calls, sample.timed_calls, sample.timed_ns, sample.one_in)
+            rows.append((*where, *counted, 0 if rows else self._untold_calls()))
         return rows
 
     def _request_rows(self, requests: list[tuple[FinishedRequest, int]], span: Span) -> list[tuple[Any, ...]]:

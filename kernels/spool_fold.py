@@ -27,8 +27,12 @@ from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
 
 METADATA_PREFIX = "gristmill."
 KINDS = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS, "sequences": SEQUENCE_COLUMNS}
-LATER_COLUMNS = {"cached_tokens": 0, "drafts": 0, "accepted": "[]", "weight": 1, "dropped": 0}
-"""What hosts before these columns meant; `dropped` of operators is as old as they are."""
+LATER_COLUMNS: Mapping[str, Mapping[str, Any]] = {
+    "operators": {"one_in": 0},
+    "requests": {"cached_tokens": 0, "drafts": 0, "accepted": "[]", "weight": 1, "dropped": 0},
+    "sequences": {},
+}
+"""By kind, what hosts before these columns meant. They timed calls so that none stands for a known number of others."""
 
 
 class Source(NamedTuple):
@@ -175,7 +179,7 @@ def tally(name: str, content: bytes) -> Tally:
     kind = name.split("/")[-2] if "/" in name else ""
     if kind not in KINDS:
         raise _malformed(name, f"lies in folder {kind!r}, expected operators/, requests/ or sequences/")
-    metadata, rows = _read(name, content, KINDS[kind], optional=kind == "requests")
+    metadata, rows = _read(name, content, KINDS[kind], LATER_COLUMNS[kind])
     if not rows:
         raise _malformed(name, "has no row")
     source, versions = _provenance(name, metadata)
@@ -188,7 +192,7 @@ def tally(name: str, content: bytes) -> Tally:
 
 
 def _read(
-    name: str, content: bytes, columns: Mapping[str, str], *, optional: bool
+    name: str, content: bytes, columns: Mapping[str, str], later: Mapping[str, Any]
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Metadata and rows, after checking that the columns are there, typed and without gaps."""
     import pyarrow
@@ -202,7 +206,7 @@ def _read(
         raise _malformed(name, f"is not a Parquet file ({str(error).splitlines()[0]})") from None
     for column, kind in columns.items():
         if column not in names:
-            if optional and column in LATER_COLUMNS:
+            if column in later:
                 continue
             raise _malformed(name, f"has no column {column!r}")
         found = table.schema.field(column).type
@@ -212,7 +216,8 @@ def _read(
             raise _malformed(name, f"column {column!r} is {found} (or has gaps), expected {kind}")
     stored = table.schema.metadata or {}
     metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in stored.items()}
-    return metadata, table.select([column for column in columns if column in names]).to_pylist()
+    rows = table.select([column for column in columns if column in names]).to_pylist()
+    return metadata, [{**later, **row} for row in rows]
 
 
 def _provenance(name: str, metadata: Mapping[str, str]) -> tuple[Source, frozenset[tuple[str, str]]]:
@@ -234,15 +239,23 @@ def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, An
     for number, row in enumerate(rows):
         place = f"row {number}"
         counts = Counts(row["calls"], row["timed_calls"], row["timed_ns"])
-        if min(counts) < 0 or row["dropped"] < 0 or counts.timed_calls > counts.calls:
+        late = row["one_in"] and counts.calls  # a device tells times later than the host counts calls
+        if min(*counts, row["dropped"], row["one_in"]) < 0 or (counts.timed_calls > counts.calls and not late):
             raise _malformed(
-                name, f"{place}: {counts}, dropped={row['dropped']}; expected 0 <= timed_calls <= calls, none negative"
+                name,
+                f"{place}: {counts}, one_in={row['one_in']}, dropped={row['dropped']}; expected 0 <= timed_calls <= "
+                "calls, none negative",
             )
         pattern = _pattern(name, place, row)
-        patterns[pattern] = patterns.get(pattern, Counts()).plus(counts)
+        patterns[pattern] = patterns.get(pattern, Counts()).plus(_estimated(counts, row["one_in"]))
         flush = (row["window_start_ns"], row["host"], row["process"])
         dropped[flush] = max(dropped.get(flush, 0), row["dropped"])
     return {"patterns": patterns, "dropped": sum(dropped.values())}
+
+
+def _estimated(counts: Counts, one_in: int) -> Counts:
+    """All calls with the unbiased estimate of their time, where the host says how it drew, as if all had been timed."""
+    return Counts(counts.calls, counts.calls, counts.timed_ns * one_in) if one_in else counts
 
 
 def _pattern(name: str, place: str, row: Mapping[str, Any]) -> Pattern:
@@ -259,8 +272,7 @@ def _request_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any
     tokens: dict[str, Counter[int]] = {"prompt_tokens": Counter(), "generated_tokens": Counter()}
     sums: Counter[str] = Counter()
     accepted: Counter[int] = Counter()
-    for number, found in enumerate(rows):
-        row = {**LATER_COLUMNS, **found}
+    for number, row in enumerate(rows):
         _check_request(name, number, row)
         for column, counter in tokens.items():
             counter[row[column]] += row["weight"]

@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import pytest
 
 from gristmill.reservoir import Reservoir
-
-
-class Course(random.Random):
-    """Takes the choices it is told, then the first; `widths` says how many each could have been."""
-
-    def __init__(self, told: list[int]) -> None:
-        super().__init__(0)
-        self._told = told
-        self.widths: list[int] = []
-
-    def randrange(self, count: int) -> int:  # type: ignore[override]
-        place = len(self.widths)
-        self.widths.append(count)
-        return self._told[place] if place < len(self._told) else 0
-
-    def sample(self, population: range, k: int) -> list[int]:  # type: ignore[override]
-        choices = list(itertools.combinations(population, k))
-        return list(choices[self.randrange(len(choices))])
-
-
-def courses(play: Callable[[random.Random], dict[int, int]]) -> Iterator[tuple[Fraction, dict[int, int]]]:
-    """Every course of a game with its probability."""
-    told: list[int] = []
-    while True:
-        course = Course(told)
-        result = play(course)
-        probability = Fraction(1)
-        for width in course.widths:
-            probability /= width
-        yield probability, result
-        told = (told + [0] * len(course.widths))[: len(course.widths)]
-        while told and told[-1] == course.widths[len(told) - 1] - 1:
-            told.pop()
-        if not told:
-            return
-        told[-1] += 1
+from tests.gristmill.chance import courses
 
 
 @pytest.mark.parametrize(("capacity", "added"), [(1, 4), (2, 2), (2, 5), (3, 5), (4, 6)])

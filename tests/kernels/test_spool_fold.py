@@ -51,6 +51,7 @@ def operator_row(**changes: Any) -> Row:
         "calls": 100,
         "timed_calls": 10,
         "timed_ns": 5000,
+        "one_in": 10,
         "dropped": 0,
     }
     return row | changes
@@ -114,7 +115,24 @@ def test_calls_of_one_pattern_add_up_however_the_json_is_written() -> None:
     respelled = operator_row(axes='{"hidden": 8,  "tokens": 4}', calls=50, timed_calls=0, timed_ns=0, host="b")
     profile = spool_fold.fold([spool_file([operator_row()]), spool_file([respelled])])
     (workload,) = profile.workloads
-    assert (workload.calls, workload.time_ns) == (150, 75_000)
+    assert (workload.calls, workload.time_ns) == (150, 50_000)
+
+
+def test_a_timed_call_stands_for_as_many_as_its_row_says() -> None:
+    """Also where no call was timed, and where a device told of more of them than were counted since."""
+    rows = [
+        operator_row(calls=7, timed_calls=1, timed_ns=100, one_in=5),
+        operator_row(calls=3, timed_calls=0, timed_ns=0, one_in=5, host="b"),
+        operator_row(calls=1, timed_calls=2, timed_ns=10, one_in=17, host="c"),
+    ]
+    (workload,) = spool_fold.fold([spool_file(rows)]).workloads
+    assert (workload.calls, workload.time_ns) == (11, 500 + 170)
+
+
+def test_calls_of_hosts_that_did_not_say_how_they_drew_take_what_the_timed_ones_took() -> None:
+    name, content = spool_file([operator_row(calls=100, timed_calls=4, timed_ns=400)])
+    old = _parquet(parquet.read_table(io.BytesIO(content)).drop_columns(["one_in"]))
+    assert spool_fold.fold([(name, old)]).workloads[0].time_ns == 10_000
 
 
 def test_patterns_that_differ_in_strides_stay_apart() -> None:
@@ -224,12 +242,13 @@ def test_a_fleet_in_the_middle_of_an_upgrade_lists_both_versions() -> None:
 
 
 rows = st.builds(
-    lambda host, tokens, calls, share, ns, dropped: operator_row(
+    lambda host, tokens, calls, share, ns, one_in, dropped: operator_row(
         host=host,
         axes=records.canonical_json({"tokens": tokens, "hidden": 8}).decode(),
         calls=calls,
         timed_calls=int(calls * share),
         timed_ns=ns,
+        one_in=one_in,
         dropped=dropped,
     ),
     st.sampled_from("abc"),
@@ -237,6 +256,7 @@ rows = st.builds(
     st.integers(0, 1000),
     st.floats(0, 1),
     st.integers(0, 10**6),
+    st.integers(0, 20),
     st.integers(0, 3),
 )
 requests = st.builds(
@@ -318,7 +338,8 @@ MALFORMED: dict[str, tuple[Callable[[], tuple[str, bytes]], str]] = {
     "no metadata": (_bare, "gristmill.fleet"),
     "no rows": (lambda: spool_file([]), "no row"),
     "negative": (lambda: spool_file([operator_row(calls=-1, timed_calls=-2)]), "row 0"),
-    "more timed than called": (lambda: spool_file([operator_row(calls=1, timed_calls=2)]), "timed_calls <= calls"),
+    "negative weight": (lambda: spool_file([operator_row(one_in=-1)]), "one_in=-1"),
+    "more timed than called": (lambda: spool_file([operator_row(calls=1, timed_calls=2, one_in=0)]), "timed_calls <="),
     "axes no JSON": (lambda: spool_file([operator_row(axes="{tokens: 4}")]), "row 0, axes"),
     "axes a list": (lambda: spool_file([operator_row(axes="[4, 8]")]), "row 0, axes"),
     "extent a string": (lambda: spool_file([operator_row(axes='{"tokens": "4"}')]), "row 0, axes"),
@@ -368,7 +389,7 @@ def test_what_a_host_spools_is_what_is_folded(tmp_path: Path) -> None:
     """The writer and the reader of the spool, through a store, on samples of a real call."""
     norm = catalogue.operator("rms_norm")
     site = Site(0, "rms_norm", torch.float32, {"hidden": 8}, (1e-6,), norm.baselines["eager"])
-    sampler = Sampler()
+    sampler = Sampler(period=10)
     cell = sampler.cell(site, 4, (torch.ones(4, 16)[:, :8], torch.ones(8)))
     cell.calls, cell.timed_calls, cell.timed_ns = 40, 4, 400
     store = DirectoryStore(tmp_path / "store")
