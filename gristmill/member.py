@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gristmill.adapters.transformers import attach
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
 from gristmill.hardware import local_cpu
@@ -119,6 +118,8 @@ def join(
     Raises:
         GristmillError: nothing was handed down, it does not hold, or the model is not one that the adapter knows.
     """
+    from gristmill.adapters.transformers import attach
+
     membership = membership or inherited(environ)
     membership.check(environ)
     if worker is None:

@@ -40,6 +40,8 @@ class Membership:
     sample_period: int = DEFAULT_PERIOD
     """One call in so many is timed."""
     shadow_every: int = 1024
+    spool_s: float = 60.0
+    """Seconds between writes of samples, by adapters that spool by themselves; 0: none are written."""
 
     def check(self, environ: Mapping[str, str]) -> None:
         """Looks at everything that can be wrong without a model.
@@ -47,11 +49,17 @@ class Membership:
         Raises:
             GristmillError: the channel, the times, the trusted root, or the store's address.
         """
-        if self.channel not in FOLLOWING or self.poll_s <= 0 or self.sample_period < 1 or self.shadow_every < 0:
+        if (
+            self.channel not in FOLLOWING
+            or self.poll_s <= 0
+            or self.spool_s < 0
+            or self.sample_period < 1
+            or self.shadow_every < 0
+        ):
             raise MembershipError(
-                f"membership: found channel {self.channel!r}, poll_s {self.poll_s}, sample_period {self.sample_period} "
-                f"and shadow_every {self.shadow_every}; expected one of {', '.join(FOLLOWING)}, and a time and a "
-                "period above 0"
+                f"membership: found channel {self.channel!r}, poll_s {self.poll_s}, period {self.sample_period}, "
+                f"shadow_every {self.shadow_every} and spool_s {self.spool_s}; expected one of {', '.join(FOLLOWING)}, "
+                "and a time and a period above 0"
             )
         if not self.cache_dir:
             raise MembershipError("membership: no cache folder is named; give one that this host's processes share")

@@ -23,6 +23,8 @@ START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 20.0
 
 Event = dict[str, Any]
+REFERENCE = (sys.executable, "-m", "gristmill.serving")
+"""The reference engine."""
 
 
 class ServingProcess:
@@ -37,7 +39,10 @@ class ServingProcess:
         environ: Mapping[str, str],
         log_path: Path,
         on_event: Callable[[Event], None] = lambda event: None,
+        command: Sequence[str] = REFERENCE,
+        cwd: Path | None = None,
     ) -> None:
+        """`command` starts the process, before its arguments."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_path = log_path
         self._on_event = on_event
@@ -45,11 +50,12 @@ class ServingProcess:
         self._ids = (f"c{number}" for number in itertools.count())
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gristmill.serving", *arguments],
+                [*command, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **environ},
+                cwd=cwd,
                 text=True,
                 start_new_session=True,
             )
@@ -73,9 +79,9 @@ class ServingProcess:
         """
         return self._wait(self._answers[""], START_TIMEOUT_S, "start")
 
-    def replay(self, requests: Sequence[Request], concurrency: int, seed: int = 0) -> Event:
+    def replay(self, requests: Sequence[Request], concurrency: int, seed: int = 0, *, detail: bool = False) -> Event:
         """Serves all requests; returns the summary."""
-        return self._command("replay", requests=requests, concurrency=concurrency, seed=seed)
+        return self._command("replay", requests=requests, concurrency=concurrency, seed=seed, detail=detail)
 
     def paired(
         self, requests: Sequence[Request], concurrency: Sequence[int], *, pairs: int, block_steps: int, seed: int = 0

@@ -238,4 +238,9 @@ def _offer_softmax(attachment: Attachment, vocabulary: int, dtype: torch.dtype) 
 
     site = attachment.dispatcher.site("softmax", dtype, {"columns": vocabulary}, (), engine)
     call = Hook(attachment, site, lambda x: (dense_like(x),), engine).call
-    attachment.softmax = lambda logits_BV: call(logits_BV)[0]
+
+    def softmax(logits_BV: Tensor) -> Tensor:
+        whole = logits_BV.dim() > 0 and logits_BV.shape[-1] == vocabulary  # and not a choice of tokens
+        return call(logits_BV)[0] if whole else torch.softmax(logits_BV, dim=-1)
+
+    attachment.softmax = softmax

@@ -1,0 +1,172 @@
+"""What vLLM's scheduler knows: how full its batches are, how long requests were, what caches and drafts did for them.
+
+The scheduler lives in the engine core's process, which runs no operator unless its worker is in it; so requests have a
+spool of their own there. Numbers only: no prompt, no token.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gristmill import records
+from gristmill.adapters.vllm import LINKED, LOGGER
+from gristmill.errors import GristmillError
+from gristmill.kill_switch import read_kill_switch
+from gristmill.membership import inherited
+from gristmill.request_log import FinishedRequest
+
+if TYPE_CHECKING:
+    from gristmill.spool import Spool
+
+
+@dataclass
+class SchedulerStatistics:
+    """Sums over steps since the engine started; they only grow. Means are sums over steps."""
+
+    steps: int = 0
+    scheduled_tokens: int = 0
+    running: int = 0
+    waiting: int = 0
+    cache_usage: float = 0.0
+    """Share of the cache's blocks in use."""
+    finished: int = 0
+    generated_tokens: int = 0
+    cached_tokens: int = 0
+    """Of prompts, held by the prefix cache."""
+    drafts: int = 0
+    accepted: list[int] = field(default_factory=list)
+    """By position in the draft."""
+
+
+@dataclass
+class _Flight:
+    cached_tokens: int = 0
+    drafts: int = 0
+    accepted: list[int] = field(default_factory=list)
+
+    def drafted(self, accepted: int) -> None:
+        self.drafts += 1
+        self.accepted += [0] * (accepted - len(self.accepted))
+        for position in range(accepted):
+            self.accepted[position] += 1
+
+
+def link_schedulers(scheduler_class: Any) -> None:
+    """Lets every scheduler that the engine makes from now on be read. `scheduler_class` is vLLM's `Scheduler`."""
+    own = scheduler_class.__init__
+    if hasattr(scheduler_class, LINKED):
+        return
+
+    @functools.wraps(own)
+    def init(self: Any, *arguments: Any, **keywords: Any) -> None:
+        own(self, *arguments, **keywords)
+        SchedulerLink(self)
+
+    scheduler_class.__init__ = init
+    setattr(scheduler_class, LINKED, True)
+
+
+class SchedulerLink:
+    """Reads one scheduler as it works. What goes wrong in here ends the reading, never the engine."""
+
+    def __init__(self, scheduler: Any, environ: Mapping[str, str] = os.environ) -> None:
+        self.statistics = SchedulerStatistics()
+        self._scheduler = scheduler
+        self._flights: dict[str, _Flight] = {}
+        self._reading = not read_kill_switch(environ).sampling
+        self._spool: Spool | None = None
+        self._update, self._free = scheduler.update_from_output, scheduler._free_request
+        self._drafted, self._close = scheduler.make_spec_decoding_stats, scheduler.shutdown
+        scheduler.update_from_output, scheduler._free_request = self._update_from_output, self._free_request
+        scheduler.make_spec_decoding_stats, scheduler.shutdown = self._make_spec_decoding_stats, self._shutdown
+        scheduler.gristmill = self
+        try:
+            self._spool = _opened_spool(environ)
+        except GristmillError as error:
+            self._give_up(str(error))
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready."""
+        facts: dict[str, Any] = records.encode(self.statistics)
+        return facts
+
+    def _update_from_output(self, scheduler_output: Any, *arguments: Any, **keywords: Any) -> Any:
+        if self._reading:
+            self._guarded(self._read_step, scheduler_output)
+        return self._update(scheduler_output, *arguments, **keywords)
+
+    def _read_step(self, scheduler_output: Any) -> None:
+        for new in scheduler_output.scheduled_new_reqs:
+            self._flights[new.req_id] = _Flight(new.num_computed_tokens)
+        found, scheduler = self.statistics, self._scheduler
+        running, waiting = scheduler.get_request_counts()
+        found.steps += 1
+        found.scheduled_tokens += scheduler_output.total_num_scheduled_tokens
+        found.running += running
+        found.waiting += waiting
+        found.cache_usage += scheduler.get_kv_cache_usage()
+
+    def _make_spec_decoding_stats(self, *arguments: Any, **keywords: Any) -> Any:
+        if self._reading and keywords.get("num_draft_tokens"):
+            self._guarded(self._read_draft, keywords)
+        return self._drafted(*arguments, **keywords)
+
+    def _read_draft(self, keywords: Mapping[str, Any]) -> None:
+        self._flights.setdefault(keywords["request_id"], _Flight()).drafted(keywords["num_accepted_tokens"])
+
+    def _free_request(self, request: Any, *arguments: Any, **keywords: Any) -> Any:
+        if self._reading:
+            self._guarded(self._read_request, request)
+        return self._free(request, *arguments, **keywords)
+
+    def _read_request(self, request: Any) -> None:
+        flight = self._flights.pop(request.request_id, _Flight())
+        found = self.statistics
+        found.finished += 1
+        found.generated_tokens += request.num_output_tokens
+        found.cached_tokens += flight.cached_tokens
+        found.drafts += flight.drafts
+        found.accepted += [0] * (len(flight.accepted) - len(found.accepted))
+        for position, accepted in enumerate(flight.accepted):
+            found.accepted[position] += accepted
+        if self._spool and request.num_output_tokens:
+            finished = FinishedRequest(
+                request.num_prompt_tokens,
+                request.num_output_tokens,
+                round(request.arrival_time * 1e9),
+                flight.cached_tokens,
+                flight.drafts,
+                tuple(flight.accepted),
+            )
+            self._spool.add_request(**vars(finished))
+
+    def _shutdown(self) -> None:
+        if self._spool:
+            self._guarded(self._spool.stop)
+        self._close()
+
+    def _guarded(self, work: Any, *arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except GristmillError as error:
+            self._give_up(str(error))
+        except Exception as error:
+            LOGGER.exception("a bug of gristmill's")
+            self._give_up(f"{type(error).__name__}: {error} (a bug; its traceback is above)")
+
+    def _give_up(self, reason: str) -> None:
+        LOGGER.warning("%s; the scheduler is read no more", reason)
+        self._reading, self._spool = False, None
+
+
+def _opened_spool(environ: Mapping[str, str]) -> Spool | None:
+    from gristmill.adapters.vllm_worker import opened_spool
+    from gristmill.sampler import Sampler
+
+    membership = inherited(environ)
+    membership.check(environ)
+    return opened_spool(membership, Sampler(membership.sample_period), environ)
