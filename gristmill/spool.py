@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill import records
+from gristmill import records, spool_rows
 from gristmill.backlog import Backlog, Contents
 from gristmill.errors import SpoolError
 from gristmill.request_log import FinishedRequest, RequestLog
@@ -81,6 +81,39 @@ SEQUENCE_COLUMNS = {
     "calls": "int64",
 }
 """Fields of `gristmill.sequence.Edge`; axes are canonical JSON."""
+STEP_COLUMNS = {
+    "window_start_ns": "int64",
+    "window_end_ns": "int64",
+    "host": "string",
+    "steps": "int64",
+    "calls": "int64",
+    "step_ns": "int64",
+    "operator_ns": "int64",
+}
+"""Fields of `gristmill.sequence.StepTimes`: one row."""
+VALUE_COLUMNS = {
+    "window_start_ns": "int64",
+    "window_end_ns": "int64",
+    "host": "string",
+    "process": "int64",
+    "operator": "string",
+    "dtype": "string",
+    "axes": "string",
+    "call": "int64",
+    "position": "int64",
+    "shape": "string",
+    "content": "binary",
+}
+"""Fields of `gristmill.value_capture.CapturedInput`; axes and shape are canonical JSON. Not in the spool's folder."""
+VALUES = "values"
+"""Lie apart from the spool: see `gristmill.value_capture`."""
+COLUMNS = {
+    "operators": OPERATOR_COLUMNS,
+    "sequences": SEQUENCE_COLUMNS,
+    "requests": REQUEST_COLUMNS,
+    "steps": STEP_COLUMNS,
+    VALUES: VALUE_COLUMNS,
+}
 
 
 @dataclass(frozen=True)
@@ -159,22 +192,12 @@ class Spool:
         with self._lock:
             _load_pyarrow()  # before anything is taken from the sampler
             span, window, requests = self._clock.next(), self._sampler.flush(), self._requests.take()
-            calls = sum(sample.calls for sample in window.samples)
-            rows, request_rows = self._operator_rows(window, span), self._request_rows(requests, span)
-            files = {
-                "operators": (rows, OPERATOR_COLUMNS, Contents(calls=calls + (rows[0][-1] if rows else 0))),
-                "sequences": (self._edge_rows(window, span), SEQUENCE_COLUMNS, Contents()),
-                "requests": (
-                    request_rows,
-                    REQUEST_COLUMNS,
-                    Contents(requests=sum(weight + dropped for *_, weight, dropped in request_rows)),
-                ),
-            }
-            for kind, (kind_rows, columns, contents) in files.items():
-                if kind_rows:
-                    self._backlog.add(self._key(kind, span), self._parquet(kind_rows, columns, contents, span))
+            for kind, rows in self._rows(window, requests, (span.start_ns, span.end_ns, self._host)).items():
+                if rows:
+                    self._backlog.add(self._key(kind, span), self._parquet(kind, rows, span))
             self._sequence += 1
             keys, problem = self._backlog.deliver()
+            calls = sum(sample.calls for sample in window.samples)
             seen = sum(weight for _, weight in requests)
             return Flushed(tuple(keys), calls, seen, len(self._backlog), self._backlog.lost.files, problem)
 
@@ -196,60 +219,41 @@ class Spool:
             self._thread.join()
         return self.flush()
 
+    def _rows(
+        self, window: Window, requests: list[tuple[FinishedRequest, int]], where: spool_rows.Where
+    ) -> dict[str, list[spool_rows.Row]]:
+        """By kind. What was lost is told where there is a row to tell it in."""
+        told, lost = self._told, self._backlog.lost
+        if window.samples:
+            self._told = replace(self._told, calls=lost.calls)
+        if requests:
+            self._told = replace(self._told, requests=lost.requests)
+        process = os.getpid()
+        return {
+            "operators": spool_rows.operators(window.samples, where, process, lost.calls - told.calls),
+            "sequences": spool_rows.edges(window.edges, where),
+            "requests": spool_rows.requests(requests, where, lost.requests - told.requests),
+            "steps": spool_rows.steps(window.steps, where),
+            VALUES: spool_rows.values(window.values, where, process),
+        }
+
     def _key(self, kind: str, span: Span) -> str:
         identity = self._identity
-        name = f"{span.start_ns}-{self._host}-{os.getpid()}-{self._sequence}.parquet"
-        return f"spool/{identity.fleet}/{identity.model}/{identity.hardware}/{kind}/{name}"
+        source = f"{identity.fleet}/{identity.model}/{identity.hardware}"
+        folder = f"{VALUES}/{source}" if kind == VALUES else f"spool/{source}/{kind}"
+        return f"{folder}/{span.start_ns}-{self._host}-{os.getpid()}-{self._sequence}.parquet"
 
-    def _operator_rows(self, window: Window, span: Span) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for sample in window.samples:
-            axes, layouts = (records.canonical_json(value).decode() for value in (sample.axes, sample.layouts))
-            where = (*self._where(span), os.getpid(), sample.operator, sample.dtype, axes, layouts)
-            counted = (sample.calls, sample.timed_calls, sample.timed_ns, sample.one_in)
-            rows.append((*where, *counted, 0 if rows else self._untold_calls()))
-        return rows
-
-    def _request_rows(self, requests: list[tuple[FinishedRequest, int]], span: Span) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for request, weight in requests:
-            tokens = (request.prompt_tokens, request.generated_tokens, request.arrival_ns, request.cached_tokens)
-            accepted = records.canonical_json(request.accepted).decode()
-            dropped = 0 if rows else self._untold_requests()
-            rows.append((*self._where(span), *tokens, request.drafts, accepted, weight, dropped))
-        return rows
-
-    def _untold_calls(self) -> int:
-        """Calls that were lost since this was last asked."""
-        lost = self._backlog.lost.calls
-        untold, self._told = lost - self._told.calls, replace(self._told, calls=lost)
-        return untold
-
-    def _untold_requests(self) -> int:
-        lost = self._backlog.lost.requests
-        untold, self._told = lost - self._told.requests, replace(self._told, requests=lost)
-        return untold
-
-    def _where(self, span: Span) -> tuple[int, int, str]:
-        return span.start_ns, span.end_ns, self._host
-
-    def _edge_rows(self, window: Window, span: Span) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for edge in window.edges:
-            made_with, read_with = (
-                records.canonical_json(axes).decode() for axes in (edge.producer_axes, edge.consumer_axes)
-            )
-            ends = (edge.producer, made_with, edge.output, edge.consumer, read_with, edge.input)
-            rows.append((*self._where(span), *ends, edge.dtype, edge.uses, edge.calls))
-        return rows
-
-    def _parquet(self, rows: list[tuple[Any, ...]], columns: dict[str, str], contents: Contents, span: Span) -> bytes:
+    def _parquet(self, kind: str, rows: list[spool_rows.Row], span: Span) -> bytes:
         pyarrow = _load_pyarrow()
-        schema = pyarrow.schema(
-            [(name, getattr(pyarrow, kind)()) for name, kind in columns.items()],
-            metadata=self._metadata(contents, span),
-        )
+        columns = COLUMNS[kind]
         values = dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
+        contents = Contents(
+            calls=sum(values["calls"] + values["dropped"]) if kind == "operators" else 0,
+            requests=sum(values["weight"] + values["dropped"]) if kind == "requests" else 0,
+        )
+        schema = pyarrow.schema(
+            [(name, getattr(pyarrow, one)()) for name, one in columns.items()], metadata=self._metadata(contents, span)
+        )
         buffer = io.BytesIO()
         pyarrow.parquet.write_table(pyarrow.table(values, schema=schema), buffer, compression="zstd")
         return buffer.getvalue()

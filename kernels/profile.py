@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from gristmill import records
-from gristmill.sequence import Edge
+from gristmill.sequence import NO_STEPS, Edge, StepTimes
 from gristmill.workload import Workload
 from kernels import catalogue, inputs
 from kernels.errors import EmptyProfileError, ProfileVersionError
@@ -120,6 +120,8 @@ class TrafficProfile:
     schema_version: int = SCHEMA_VERSION
     edges: tuple[Edge, ...] = ()
     """Which operator's output was which operator's input, in the steps that hosts traced; the most calls first."""
+    steps: StepTimes = NO_STEPS
+    """Of these steps, how long they took, and how much of that the sampled operators."""
     blocks: Blocks = Blocks()
     hosts: tuple[str, ...] = ()
     """Hashes of the hosts that it is from."""
@@ -132,6 +134,11 @@ class TrafficProfile:
     def time_ns(self) -> int:
         """Time in all sampled operators."""
         return sum(w.time_ns for w in self.workloads)
+
+    @property
+    def operator_share(self) -> float | None:
+        """Of the engine's steps, what the sampled operators take; None if no step was traced."""
+        return self.steps.operator_ns / self.steps.step_ns if self.steps.step_ns else None
 
     def of(self, operator: str, dtype: str) -> tuple[Workload, ...]:
         """The workloads of one operator and dtype, the most time first, without those that no kernel can be called for:

@@ -1,8 +1,8 @@
 """Folding a spool into a traffic profile: the Parquet files that hosts flushed, summed up.
 
 Objects are named `spool/<fleet>/<model>/<hardware>/<kind>/<window_start_ns>-<host
-hash>-<process>-<sequence>.parquet`, kind `operators`, `requests` or `sequences`. A `Tally` is the sum of any number of
-them; adding is associative and commutative, so files may arrive late, in any order, and be folded in parts.
+hash>-<process>-<sequence>.parquet`, kind `operators`, `requests`, `sequences` or `steps`. A `Tally` is the sum of any
+number of them; adding is associative and commutative, so files may arrive late, in any order, and be folded in parts.
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ from typing import Any, NamedTuple
 
 from gristmill import records
 from gristmill.errors import MalformedRecordError
-from gristmill.sequence import Edge
-from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, SEQUENCE_COLUMNS
+from gristmill.sequence import NO_STEPS, Edge, StepTimes
+from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, SEQUENCE_COLUMNS, STEP_COLUMNS
 from gristmill.workload import TensorLayout, Workload
 from kernels.errors import EmptyProfileError, SpoolObjectError
 from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
 
 METADATA_PREFIX = "gristmill."
-KINDS = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS, "sequences": SEQUENCE_COLUMNS}
+KINDS = {
+    "operators": OPERATOR_COLUMNS,
+    "requests": REQUEST_COLUMNS,
+    "sequences": SEQUENCE_COLUMNS,
+    "steps": STEP_COLUMNS,
+}
 LATER_COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "operators": {"one_in": 0},
     "requests": {"cached_tokens": 0, "drafts": 0, "accepted": "[]", "weight": 1, "dropped": 0},
     "sequences": {},
+    "steps": {},
 }
 """By kind, what hosts before these columns meant. They timed calls so that none stands for a known number of others."""
 
@@ -102,6 +108,7 @@ class Tally:
     accepted: Counter[int] = field(default_factory=Counter)
     """Drafts that were accepted at least so far, by position."""
     dropped_requests: int = 0
+    steps: StepTimes = NO_STEPS
 
     def __add__(self, other: Tally) -> Tally:
         """Both tallies' samples; they come from one source."""
@@ -122,6 +129,7 @@ class Tally:
             drafts=self.drafts + other.drafts,
             accepted=self.accepted + other.accepted,
             dropped_requests=self.dropped_requests + other.dropped_requests,
+            steps=self.steps + other.steps,
         )
 
     def profile(self) -> TrafficProfile:
@@ -145,6 +153,7 @@ class Tally:
             ),
             dropped=self.dropped,
             edges=tuple(_edge(ends, calls) for ends, calls in sorted(self.edges.items(), key=lambda e: (-e[1], e[0]))),
+            steps=self.steps,
         )
 
 
@@ -178,12 +187,17 @@ def tally(name: str, content: bytes) -> Tally:
     """
     kind = name.split("/")[-2] if "/" in name else ""
     if kind not in KINDS:
-        raise _malformed(name, f"lies in folder {kind!r}, expected operators/, requests/ or sequences/")
+        raise _malformed(name, f"lies in folder {kind!r}, expected {'/, '.join(KINDS)}/")
     metadata, rows = _read(name, content, KINDS[kind], LATER_COLUMNS[kind])
     if not rows:
         raise _malformed(name, "has no row")
     source, versions = _provenance(name, metadata)
-    read = {"operators": _operator_rows, "requests": _request_rows, "sequences": _edge_rows}[kind]
+    read = {
+        "operators": _operator_rows,
+        "requests": _request_rows,
+        "sequences": _edge_rows,
+        "steps": _step_rows,
+    }[kind]
     start_ns = min(row["window_start_ns"] for row in rows)
     end_ns = max(row["window_end_ns"] for row in rows)
     if not 0 <= start_ns <= end_ns:
@@ -319,6 +333,18 @@ def _edge_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         axes = {column: _axes(name, f"{place}, {column}", row[column]) for column in ("producer_axes", "consumer_axes")}
         edges[Ends(*({**row, **axes}[field] for field in Ends._fields))] += row["calls"]
     return {"edges": edges}
+
+
+def _step_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    steps = NO_STEPS
+    for number, row in enumerate(rows):
+        times = StepTimes(row["steps"], row["calls"], row["step_ns"], row["operator_ns"])
+        if times.steps < 1 or times.calls < times.steps or not 0 <= times.operator_ns <= times.step_ns:
+            raise _malformed(
+                name, f"row {number}: {times}, expected a call per step at least and operator_ns within step_ns"
+            )
+        steps += times
+    return {"steps": steps}
 
 
 def _axes(name: str, place: str, text: str) -> str:

@@ -18,9 +18,9 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.dispatch import Dispatcher
 from gristmill.hook import Hook, Instruments
 from gristmill.sampler import Sampler
-from gristmill.sequence import Edge
+from gristmill.sequence import Edge, StepTimes
 from gristmill.site import Site
-from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, SEQUENCE_COLUMNS, Identity, Spool
+from gristmill.spool import COLUMNS, Identity, Spool
 from gristmill.store import read
 from gristmill.workload import dense
 from kernels import catalogue, inputs, spool_fold
@@ -84,7 +84,7 @@ def edge_row(**changes: Any) -> Row:
 def spool_file(
     rows: list[Row], kind: str = "operators", versions: dict[str, str] | None = None, **source: str
 ) -> tuple[str, bytes]:
-    columns = {"operators": OPERATOR_COLUMNS, "requests": REQUEST_COLUMNS, "sequences": SEQUENCE_COLUMNS}[kind]
+    columns = COLUMNS[kind]
     facts = {**SOURCE, **source, "versions": json.dumps(versions or {"torch": "2.13.0"})}
     schema = pyarrow.schema(
         [(name, getattr(pyarrow, kind)()) for name, kind in columns.items()],
@@ -175,6 +175,9 @@ def test_what_a_sampler_traced_arrives_in_the_profile(tmp_path: Path) -> None:
         Edge("", {}, 0, "softmax", columns, 0, "float32", 0, 1),
         Edge("softmax", columns, 0, "softmax", columns, 0, "float32", 1, 1),
     )
+    assert (profile.steps.steps, profile.steps.calls) == (1, 2)
+    assert profile.operator_share is not None
+    assert 0 < profile.operator_share <= 1
     assert spool.flush().keys == (), "the edges were taken once"
 
 
@@ -192,6 +195,25 @@ def test_a_profile_from_before_there_were_edges_is_read() -> None:
 def test_a_malformed_edge_is_named(fault: Row) -> None:
     with pytest.raises(SpoolObjectError, match=r"sequences/.*row 1"):
         spool_fold.fold([spool_file([edge_row(), edge_row(**fault)], "sequences")])
+
+
+def step_row(**changes: Any) -> Row:
+    window = {"window_start_ns": 1_000_000_000, "window_end_ns": 2_000_000_000, "host": "a"}
+    return window | {"steps": 2, "calls": 20, "step_ns": 1000, "operator_ns": 600} | changes
+
+
+def test_operators_are_a_share_of_the_steps() -> None:
+    files = [spool_file([step_row()], "steps"), spool_file([step_row(operator_ns=300, host="b")], "steps")]
+    profile = spool_fold.fold([*files, spool_file([operator_row()])])
+    assert profile.steps == StepTimes(4, 40, 2000, 900)
+    assert profile.operator_share == pytest.approx(0.45)
+    assert spool_fold.fold([spool_file([operator_row()])]).operator_share is None
+
+
+@pytest.mark.parametrize("fault", [{"steps": 0}, {"calls": 1}, {"operator_ns": 1001}, {"operator_ns": -1}])
+def test_malformed_steps_are_named(fault: Row) -> None:
+    with pytest.raises(SpoolObjectError, match=r"steps/.*row 1"):
+        spool_fold.fold([spool_file([step_row(), step_row(**fault)], "steps")])
 
 
 def test_untimed_calls_count_without_time() -> None:
@@ -331,7 +353,7 @@ MALFORMED: dict[str, tuple[Callable[[], tuple[str, bytes]], str]] = {
     "text": (lambda: (f"{FOLDER}/operators/x.parquet", b"a,b\n1,2\n"), "not a Parquet file"),
     "truncated": (lambda: (f"{FOLDER}/operators/x.parquet", spool_file([operator_row()])[1][:-20]), "not a Parquet"),
     "other kind": (lambda: (f"{FOLDER}/spans/x.parquet", spool_file([operator_row()])[1]), "folder 'spans'"),
-    "no folder": (lambda: ("x.parquet", spool_file([operator_row()])[1]), "operators/, requests/ or sequences/"),
+    "no folder": (lambda: ("x.parquet", spool_file([operator_row()])[1]), "operators/, requests/, sequences/, steps/"),
     "column missing": (lambda: _without("timed_ns"), "no column 'timed_ns'"),
     "null": (lambda: _with_null("calls"), "'calls'"),
     "column type": (_retyped, "'calls' is double"),
