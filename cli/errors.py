@@ -31,3 +31,11 @@ class CanaryArgumentsError(GristmillError):
 
 class KeysArgumentsError(GristmillError):
     """Arguments of `./mill keys` that do not go together."""
+
+
+class ImportArgumentsError(GristmillError):
+    """Arguments of `./mill import` that do not go together."""
+
+
+class ModelFileError(GristmillError):
+    """A file given to `./mill model` does not describe a model, or cannot be recorded."""
