@@ -23,6 +23,7 @@ COMMANDS = (
     Command("demo", "turn the mill once, from traffic to an A/B of proven kernels in a live process", "cli.demo"),
     Command("test", "run the tests; arguments go to pytest", "cli.test", "dev"),
     Command("capture", "fold a fleet's spool into a traffic profile", "cli.capture"),
+    Command("import", "make a traffic profile from traces, for fleets without the plugin", "cli.import_traces"),
     Command("rank", "rank a profile's operators by what optimising them could save", "cli.rank"),
     Command("compile", "search for faster kernels for a profile, within a budget in seconds", "cli.compile"),
     Command("judge", "judge one candidate file and print its verdict", "cli.judge"),

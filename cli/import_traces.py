@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ProgressLine(sys.stderr) as progress:
 
         def tell(read_bytes: int, of_bytes: int) -> None:
-            progress.show(f"{arguments.kind}: {read_bytes / 1e6:.0f} of {of_bytes / 1e6:.0f} MB read")
+            progress.show(f"{arguments.kind}: {read_bytes / max(1, of_bytes):.0%} of {of_bytes / 1e6:.1f} MB read")
 
         progress.show(f"{arguments.kind}: opening {len(arguments.files)} files")
         found = import_traces(arguments.kind, arguments.files, settings, options, tell)

@@ -1,0 +1,147 @@
+"""`./mill import`: what it prints, what it keeps, and what it refuses in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli import __main__ as command_line
+from gristmill import records
+from gristmill.directory_store import DirectoryStore
+from kernels.profile import TrafficProfile
+from tasks import traffic
+from tests.tasks.world import settings
+
+Run = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("no_power_cuts")
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "torch_dtype": "bfloat16",
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,480,10
+2023-11-16 18:17:04.0319600,110,27
+"""
+DEVICE = ("--device-tflops", "1", "--device-gb-s", "100")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "azure.csv").write_text(AZURE)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "store").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def mill(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        for name in [name for name in os.environ if name.startswith(("MILL_", "AWS_", "PREFECT_API"))]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("MILL_HOME", str(folder / "home"))
+        monkeypatch.setenv("MILL_STORE", f"file://{folder}/store")
+        try:
+            code = command_line.main(["import", *map(str, arguments)])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def kept(folder: Path, hardware: str) -> TrafficProfile:
+    found = replace(settings(folder / "home", folder / "store"), fleet="demo", model="llama-8x1024", hardware=hardware)
+    return traffic.latest_profile(DirectoryStore(folder / "store"), found)
+
+
+def test_requests_become_the_newest_profile(mill: Run, folder: Path) -> None:
+    options = ("--model-config", folder / "config.json", *DEVICE, "--hardware", "h200", "--json")
+    code, output, _ = mill("azure", folder / "azure.csv", *options)
+    assert code == 0
+    told = json.loads(output)
+    profile = kept(folder, "h200")
+    assert told["profile"] == records.digest(profile)
+    assert profile.requests.count == told["facts"]["requests"] == 2
+    assert told["window"][0].startswith("2023-11-16T18:17:03")
+    shares = sum(row["share"] for row in told["operators"])
+    assert shares == pytest.approx(told["covered_share"], abs=1e-3)
+    assert {row["operator"] for row in told["operators"]} >= {"skinny_linear", "rms_norm", "silu_and_mul"}
+    assert {row["operator"].split()[0] for row in told["uncovered"]} >= {"attention_decode", "attention_prefill"}
+
+
+def test_a_table_says_what_can_be_compiled(mill: Run, folder: Path) -> None:
+    out = folder / "profile.json"
+    code, output, _ = mill(
+        "azure", folder / "azure.csv", "--model-config", folder / "config.json", *DEVICE, "--out", out
+    )
+    assert code == 0
+    assert "requests 2" in output
+    assert "attention_decode" in output
+    assert records.parse(TrafficProfile, out.read_bytes()).requests.count == 2
+    assert list((folder / "store").iterdir()) == []
+
+
+def test_a_trace_that_does_not_say_when_it_began(mill: Run, folder: Path) -> None:
+    trace = folder / "mooncake.jsonl"
+    trace.write_text('{"timestamp": 1000, "input_length": 50, "output_length": 5}\n')
+    options = ("--model-config", folder / "config.json", *DEVICE, "--json")
+    _, output, _ = mill("mooncake", trace, *options, "--start", "2026-12-02T19:00")
+    assert json.loads(output)["window"][0] == "2026-12-02T19:00:01.000000+00:00"
+    os.utime(trace, (86_400, 86_400))
+    _, output, _ = mill("mooncake", trace, *options)
+    assert json.loads(output)["window"][0] == "1970-01-02T00:00:01.000000+00:00"
+
+
+def test_engines_share_the_requests(mill: Run, folder: Path) -> None:
+    options = ("--model-config", folder / "config.json", *DEVICE, "--engines", "2", "--json")
+    _, output, _ = mill("azure", folder / "azure.csv", *options)
+    assert json.loads(output)["facts"]["requests"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing", "azure.csv"], "invalid choice: 'nothing'"),
+        (["azure"], "the following arguments are required: FILE"),
+        (["azure", "azure.csv"], "--model-config"),
+        (["azure", "absent.csv", "--model-config", "config.json"], "absent.csv: cannot be read"),
+        (["azure", "azure.csv", "--model-config", "azure.csv"], "not JSON"),
+        (["azure", "azure.csv", "--model-config", "absent.json"], "absent.json"),
+        (["mooncake", "azure.csv", "--model-config", "config.json"], "row 1: not JSON"),
+        (["torch", "config.json"], "holds no operator call"),
+        (["torch", "azure.csv"], "expected an object or an array"),
+        (["flashinfer", "config.json"], "workloads or traces"),
+        (["flashinfer", "absent"], "absent"),
+        (["azure", "azure.csv", "--device-tflops", "5"], "go together"),
+        (["azure", "azure.csv", "--hardware", "a/b"], "--hardware"),
+        (["azure", "azure.csv", "--start", "soon"], "--start"),
+        (["azure", "azure.csv", "--max-tokens", "4"], "one each"),
+        (["azure", "azure.csv", "--step-ms", "0"], "--step-ms"),
+    ],
+)
+def test_what_cannot_be_imported_is_one_line(mill: Run, folder: Path, arguments: list[str], said: str) -> None:
+    names = {"azure.csv", "absent.csv", "config.json", "absent.json", "absent"}
+    placed = [str(folder / one) if one in names else one for one in arguments]
+    if arguments[0] != "torch" and "--device-tflops" not in arguments:
+        placed += DEVICE
+    code, output, error = mill(*placed)
+    assert code == 2
+    assert said in error
+    assert "Traceback" not in error
+    assert output == ""
+    assert list((folder / "store").iterdir()) == []
