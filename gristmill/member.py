@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from gristmill import value_capture
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
 from gristmill.hardware import local_cpu
@@ -127,5 +128,6 @@ def join(
         worker = multiprocessing.current_process().name.replace(":", ".") if child else ""
     settings = DispatchSettings(shadow_every=membership.shadow_every)
     dispatcher = Dispatcher(membership.channel, local_cpu().key, settings, environ)
-    attachment = attach(model, dispatcher, Sampler(membership.sample_period))
+    values = value_capture.from_environment(environ)
+    attachment = attach(model, dispatcher, Sampler(membership.sample_period, values=values))
     return Member(membership, dispatcher, attachment, worker, emit, environ)

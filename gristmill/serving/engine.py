@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gristmill import __version__, records
+from gristmill import __version__, records, value_capture
 from gristmill.adapters.transformers import attach
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError, ServingError
@@ -47,7 +47,8 @@ class Engine:
         self.dispatcher = Dispatcher(
             settings.channel, self._hardware, DispatchSettings(shadow_every=settings.shadow_every)
         )
-        sampler = Sampler(settings.sample_period) if settings.sampling else None
+        values = value_capture.from_environment(os.environ)
+        sampler = Sampler(settings.sample_period, values=values) if settings.sampling else None
         self._model = build_model(settings.shape, settings.dtype, settings.seed)
         self._attachment = attach(self._model, self.dispatcher, sampler)
         self._spool = self._open_spool(sampler) if settings.store and sampler else None

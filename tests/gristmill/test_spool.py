@@ -19,8 +19,9 @@ from gristmill.dispatch import Dispatcher
 from gristmill.errors import SpoolError
 from gristmill.hook import Hook, Instruments
 from gristmill.sampler import Sampler
-from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, Identity, Spool
+from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, VALUE_COLUMNS, Identity, Spool
 from gristmill.store import read
+from gristmill.value_capture import ValueCapture
 from gristmill.workload import TensorLayout, Workload
 from kernels import spool_fold
 
@@ -105,6 +106,28 @@ def test_no_file_names_the_machine(setup: Setup) -> None:
     for key in setup.spool.flush().keys:
         assert platform.node() not in key
         assert platform.node().encode() not in read(setup.store, key)
+
+
+def test_values_lie_apart_from_the_spool(tmp_path: Path) -> None:
+    """Of traced steps, as many bytes as were allowed, and where no fold looks."""
+    store = DirectoryStore(tmp_path / "store")
+    sampler = Sampler(trace_period=1, values=ValueCapture(200))
+    spool = Spool(store, IDENTITY, sampler, tmp_path / "waiting")
+    dispatcher = Dispatcher(environ={})
+    site = dispatcher.site("rms_norm", torch.float32, {"hidden": 4}, (1e-6,), lambda x, w, eps: (x + 1,))
+    hook = Hook(Instruments(dispatcher, sampler), site)
+    x, weight = torch.arange(8.0).reshape(2, 4), torch.ones(4)
+    hook.call(x, weight)
+    sampler.boundary()
+    hook.call(x, weight)
+    sampler.boundary()
+    keys = [key for key in spool.flush().keys if key.startswith("values/")]
+    assert [key.rsplit("/", 1)[0] for key in keys] == ["values/fleet-a/model-b/hardware-c"]
+    table = pyarrow.parquet.read_table(io.BytesIO(read(store, keys[0])))
+    assert {field.name: str(field.type) for field in table.schema} == VALUE_COLUMNS
+    (row,) = table.to_pylist()
+    assert (row["operator"], row["position"], row["shape"]) == ("rms_norm", 0, "[2,4]")
+    assert torch.equal(torch.frombuffer(bytearray(row["content"]), dtype=torch.float32).reshape(2, 4), x)
 
 
 def test_windows_follow_one_another(setup: Setup) -> None:
