@@ -36,6 +36,7 @@ COMMANDS = (
     Command("serve", "serve a replayed trace and follow a channel", "cli.serve"),
     Command("registry", "show and compare what channels serve and served; clean up; check the store", "cli.registry"),
     Command("keys", "make, replace, revoke or show the keys that sign the registry", "cli.keys"),
+    Command("model", "list a model's operators by share of time, and draft definitions for new ones", "cli.model"),
     Command("operators", "list the operators that can be compiled", "cli.operators"),
     Command("budget", "show what searches may spend, have spent and have in flight", "cli.budget"),
     Command("replay", "show how a candidate came about: prompts, answers, tool calls, costs, verdict", "cli.replay"),

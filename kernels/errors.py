@@ -35,3 +35,7 @@ class SchemaError(GristmillError):
 
 class ModelError(GristmillError):
     """A model's configuration, or a step of it, cannot be understood."""
+
+
+class DraftError(GristmillError):
+    """No definition can be drafted from what was recorded."""

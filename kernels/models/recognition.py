@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class TracedCall:
     cost: Cost
     module: str
     piece: Piece | None
-    """What it was recorded as, where it lies between anchors."""
+    """What it was recorded as, where a draft can be made of that."""
     known: bool
     """Whether its name says what it computes; otherwise it is the module's."""
 
@@ -46,6 +47,7 @@ class Recognition:
         self._recording = recording
         self._formulas = formulas()
         self._known: dict[str, matching.Match | None] = {}
+        self._unknown: dict[str, list[tuple[Any, ...]]] = {}
         self._chosen = 1
         """Experts per token, as the last routing had it."""
 
@@ -58,7 +60,9 @@ class Recognition:
         for number, operation in enumerate(self._recording.operations):
             call = self._anchor(operation)
             if call is not None:
-                yield number, TracedCall(call, vocabulary.cost(call), operation.module, None, True)
+                alone = Piece((number,), operation.module, operation.kind)
+                piece = alone if operation.name == "addmm" else None
+                yield number, TracedCall(call, vocabulary.cost(call), operation.module, piece, True)
 
     def _anchor(self, operation: Operation) -> OperatorCall | None:
         shapes = [tuple(self._tensor(value).shape) for value in operation.operands]
@@ -80,7 +84,7 @@ class Recognition:
         if name == "topk":
             return self._routing(operation)
         if name.startswith(ATTENTION):
-            return self._attention(operation, "attention", *operation.operands[:3])
+            return self._attention(operation, "attention", operation.operands[:3], operation.operands[3:])
         return self._plain_attention(operation) if name == "bmm" else None
 
     def _call(self, operation: Operation, name: str, *extents: int) -> OperatorCall:
@@ -117,7 +121,8 @@ class Recognition:
         own = [op.name for op in self._recording.operations if op.module == operation.module]
         kind = "sink_attention" if "cat" in own[own.index("bmm") :] else "attention"
         kind = "softcap_attention" if "tanh" in own else kind
-        return self._attention(last, kind, operation.operands[0], operation.operands[1], last.operands[1])
+        added = [v for op in self._recording.operations if op.module == operation.module for v in op.operands]
+        return self._attention(last, kind, (*operation.operands, last.operands[1]), added)
 
     def _reader(self, operation: Operation, name: str) -> Operation | None:
         """The operation of that name that reads it, at some distance, before any product."""
@@ -132,13 +137,26 @@ class Recognition:
                     waiting += reader.results
         return None
 
-    def _attention(self, operation: Operation, kind: str, query: Value, key: Value, value: Value) -> OperatorCall:
-        """`key` may come transposed."""
+    def _attention(
+        self, operation: Operation, kind: str, query_key_value: Sequence[Value], masks: Sequence[Value]
+    ) -> OperatorCall:
+        """Keys may come transposed. Among `masks` there may be one, which says how far a token sees."""
+        query, _, value = query_key_value
         query_shape, value_shape = self._tensor(query).shape, self._tensor(value).shape
         heads, tokens, head_dim = query_shape[-3:]
         context, value_dim = value_shape[-2:]
         key_heads = self._before_repeating(value, value_shape[-3])
-        return self._call(operation, f"{kind}_prefill", tokens, context, context, heads, key_heads, head_dim, value_dim)
+        window = self._window(masks, (1, tokens, context)) or context
+        return self._call(operation, f"{kind}_prefill", tokens, context, window, heads, key_heads, head_dim, value_dim)
+
+    def _window(self, masks: Sequence[Value], shape: tuple[int, ...]) -> int | None:
+        """The most positions that a mask of that shape lets a token see, all heads alike."""
+        for value in masks:
+            mask = self._tensor(value)
+            if mask.dim() == 4 and mask.shape[1:] == shape:
+                seen = mask if mask.dtype is torch.bool else mask > torch.finfo(mask.dtype).min / 2
+                return int(seen.sum(-1).max())
+        return None
 
     def _before_repeating(self, value: Value, heads: int) -> int:
         """Heads before each was repeated for its group of queries."""
@@ -248,11 +266,25 @@ class Recognition:
         if found is None:
             largest = max(outputs, key=lambda tensor: tensor.numel())
             columns = largest.shape[-1] if largest.dim() else 1
-            call = OperatorCall(snake(piece.kind), {"rows": largest.numel() // columns, "columns": columns}, dtype, 1)
+            call = OperatorCall(
+                self._own_name(piece), {"rows": largest.numel() // columns, "columns": columns}, dtype, 1
+            )
             return TracedCall(call, self._cost(piece), piece.module, piece, False)
         axes = {"key_heads": 1, **found.extents}
         call = OperatorCall(found.name, {axis: axes[axis] for axis in vocabulary.axes_of(found.name)}, dtype, 1)
         return TracedCall(call, vocabulary.cost(call), piece.module, piece, True)
+
+    def _own_name(self, piece: Piece) -> str:
+        """The module's; another one for each thing that it does, and none that says what it is not."""
+        name = snake(piece.kind)
+        if name in vocabulary.DEFINED or name in vocabulary.OUTLINES:
+            name = f"other_{name}"
+        done = tuple(self._recording.operations[number].function for number in piece.operations)
+        kinds = self._unknown.setdefault(name, [])
+        if done not in kinds:
+            kinds.append(done)
+        number = kinds.index(done) + 1
+        return name if number == 1 else f"{name}_{number}"
 
     def _cost(self, piece: Piece) -> Cost:
         """Inputs and outputs once, and an operation per element of every result."""

@@ -74,12 +74,37 @@ def record(call: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping
     return recorder.recording
 
 
+def record_program(program: Any) -> Recording:
+    """The same of a `torch.export.ExportedProgram`, on the inputs that it was exported with."""
+    graph_module = program.module()
+    recorder = _Recorder(graph_module)
+    arguments, keywords = program.example_inputs
+    flat, _ = pytree.tree_flatten((tuple(arguments), dict(keywords)))
+    with torch.no_grad(), recorder:
+        _Interpreter(graph_module, recorder).run(*flat)
+    return recorder.recording
+
+
+class _Interpreter(torch.fx.Interpreter):
+    """Runs a graph node by node, and tells the recorder which module each came from."""
+
+    def __init__(self, module: Any, recorder: _Recorder) -> None:
+        super().__init__(module)
+        self._recorder = recorder
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        stack = n.meta.get("nn_module_stack") or {}
+        self._recorder.entered = [(path, str(kind).rpartition(".")[2].strip("'>")) for path, kind in stack.values()]
+        return super().run_node(n)
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, root: nn.Module | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recording = Recording()
-        self.entered: list[nn.Module] = []
-        self._names = {} if root is None else {module: name for name, module in root.named_modules()}
+        self.entered: list[tuple[str, str]] = []
+        """Path and class of the modules that the pass is in, the innermost last."""
+        self.names = {} if root is None else {module: name for name, module in root.named_modules()}
         self._numbers: dict[int, int] = {}
         self._named: dict[int, str] = {}
         if root is not None:
@@ -94,9 +119,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._schema.is_mutable:
             self._overwrite(func, args, kwargs or {})
         results = tuple(self._value(leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
-        module = self.entered[-1] if self.entered else None
-        path = "" if module is None else self._names.get(module, "")
-        kind = "" if module is None else type(module).__name__
+        path, kind = self.entered[-1] if self.entered else ("", "")
         self.recording.operations.append(Operation(func, arguments, keywords, results, path, kind))
         return result
 
@@ -128,7 +151,7 @@ def _modules_told(recorder: _Recorder) -> Iterator[None]:
     """Every module of the process tells the recorder when it is entered and left."""
 
     def enter(module: nn.Module, _: Any) -> None:
-        recorder.entered.append(module)
+        recorder.entered.append((recorder.names.get(module, ""), type(module).__name__))
 
     def leave(module: nn.Module, _: Any, __: Any) -> None:
         recorder.entered.pop()

@@ -55,10 +55,15 @@ def is_anchor(operation: Operation) -> bool:
 
 
 class Cuts:
-    """A recording, taken apart."""
+    """A recording, taken apart.
 
-    def __init__(self, recording: Recording) -> None:
+    Args:
+        whole_inputs: whether a piece that reads several parts of one tensor takes all of it.
+    """
+
+    def __init__(self, recording: Recording, *, whole_inputs: bool = True) -> None:
         self.recording = recording
+        self._whole_inputs = whole_inputs
         self.producer = {v.number: n for n, op in enumerate(recording.operations) for v in op.results}
         self.readers: dict[int, list[int]] = {}
         for number, operation in enumerate(recording.operations):
@@ -185,7 +190,7 @@ class Cuts:
         if all(map(self.of_weights, operation.results)):
             return operation.name not in LAYOUTS
         if operation.name in PARTS:
-            return self._parts_read(operation.operands[0], inside) > 1
+            return self._whole_inputs and self._parts_read(operation.operands[0], inside) > 1
         before = self.producer.get(operation.operands[0].number) if operation.name in VIEWS else None
         return before is not None and (before in inside or self._belongs(before, inside))
 
