@@ -39,6 +39,9 @@ class Instruments:
 class Hook:
     """One operator as one module calls it: samples the call and lets a kernel or the engine serve it.
 
+    Callers see to it that the rows of the first input are the site's, as a module's own weights do: on a hit that would
+    take 250 ns to find out. How large the others are is looked at.
+
     `engine` runs the module's own code, `allocate` makes dense outputs; both take the call's inputs and give a tuple in
     the contract's order that shares no memory with them. By default they are the site's.
     """
@@ -91,21 +94,22 @@ class Hook:
         if kernel is None or is_grad_enabled() or not kernel.state.enabled:
             return self._fall_back(lane, inputs)
         outputs = self.allocate(*inputs)
-        frame, dtype, dense, elsewhere = kernel.frame, lane.dtype, lane.dense, kernel.elsewhere
+        frame, dtype, regular, elsewhere = kernel.frame, lane.dtype, lane.regular, kernel.elsewhere
         words, position = frame.words, 0
-        weight, weight_address = self._weight
+        elements, (weight, weight_address) = lane.elements, self._weight
         try:
             for tensor in inputs:
                 words[position] = address = tensor.data_ptr()
                 if tensor is not weight or address != weight_address:
                     if (
                         tensor.dtype is not dtype
-                        or (dense and not tensor.is_contiguous())
+                        or (not tensor.is_contiguous() if regular else tensor.is_neg())
+                        or (position and tensor.numel() != elements[position])
                         or (elsewhere and not tensor.is_cpu)
                         or not address
                     ):
                         return self._fall_back(lane, inputs)
-                    if dense and position == self._weight_position:
+                    if regular and position == self._weight_position:
                         self._weight = tensor, address
                 position += TENSOR_WORDS
             for tensor in outputs:
@@ -151,7 +155,7 @@ class Hook:
 
     def _fall_back(self, lane: Lane, inputs: Tensors) -> Tensors:
         """The engine serves; unless the call only looked like one of its lane's kind."""
-        if lane.dense and not all_dense(inputs):
+        if lane.regular and not all_dense(inputs):
             return self._redirect(inputs)
         lane.cell.calls += 1
         self.site.fallbacks += lane.covered

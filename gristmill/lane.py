@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gristmill.native import TENSOR_WORDS
 from gristmill.sampler import Cell, Sampler
 
 if TYPE_CHECKING:
@@ -47,12 +48,14 @@ class Kernel:
 class Lane:
     """What serves calls of one kind in one thread, and where they are counted."""
 
-    __slots__ = ("cell", "covered", "dense", "dtype", "kernel", "sampler", "source")
+    __slots__ = ("cell", "covered", "dtype", "elements", "kernel", "regular", "sampler", "source")
 
-    def __init__(self, view: View, dense: bool, sampler: Sampler | None, cell: Cell | None) -> None:
-        self.dense = dense
-        """All inputs are. Others have lanes by their strides."""
+    def __init__(self, view: View, inputs: Tensors, regular: bool, sampler: Sampler | None, cell: Cell | None) -> None:
+        self.regular = regular
+        """Whether all inputs are dense and of the contract's shape. Others have lanes by their shapes and strides."""
         self.dtype = view.site.torch_dtype
+        self.elements = {number * TENSOR_WORDS: tensor.numel() for number, tensor in enumerate(inputs)}
+        """Of each input, by its place in a frame."""
         self.covered = view.covered
         self.sampler = sampler
         """What the engine sampled with when the lane was made; with another one, the lane is not used any more."""
@@ -80,21 +83,21 @@ class View:
     def lane(self, inputs: Tensors, sampler: Sampler | None) -> Lane:
         """The calling thread's lane for such a call; made if there is none."""
         local = self.local
-        dense = all_dense(inputs)
-        elements = inputs[0].numel()
-        key: object = elements if dense else (elements, *((tensor.shape, tensor.stride()) for tensor in inputs))
+        fits = self.site.fits(inputs)
+        regular = fits and all_dense(inputs)
+        key: object = inputs[0].numel() if regular else tuple((tensor.shape, tensor.stride()) for tensor in inputs)
         lane = local.lanes.get(key)
         if lane is None or lane.sampler is not sampler:
             if len(local.lanes) >= MAX_LANES:
                 local.clear()
-            lane = local.lanes[key] = self._made(key, dense, inputs, sampler)
+            lane = local.lanes[key] = self._made(key, fits, regular, inputs, sampler)
         return lane
 
-    def _made(self, key: object, dense: bool, inputs: Tensors, sampler: Sampler | None) -> Lane:
+    def _made(self, key: object, fits: bool, regular: bool, inputs: Tensors, sampler: Sampler | None) -> Lane:
         extent = self.site.extent(inputs[0])
-        cell = sampler.cell(self.site, extent, inputs) if sampler is not None and self.sampled else None
-        lane = Lane(self, dense, sampler, cell)
-        route = self.rows[extent] if extent < len(self.rows) else None
+        cell = sampler.cell(self.site, extent, inputs) if sampler is not None and self.sampled and fits else None
+        lane = Lane(self, inputs, regular, sampler, cell)
+        route = self.rows[extent] if fits and extent < len(self.rows) else None
         if route is not None:
             lane.kernel = self.local.kernels.get(key)  # they outlive lanes: only what samples a call may have changed
             if lane.kernel is None and (frame := route.frame(extent, inputs)) is not None:
@@ -104,7 +107,7 @@ class View:
 
 
 class _Local(threading.local):
-    """One thread's lanes: by the number of elements of the first input, or also by strides."""
+    """One thread's lanes: by the number of elements of the first input, or by all shapes and strides."""
 
     def __init__(self) -> None:
         self.lanes: dict[object, Lane] = {}

@@ -196,11 +196,17 @@ class Route:
                 self.state.disable(f"failed {self.state.failures} times, last: {reason}")
 
     def agrees(self, frame: CallFrame, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-        """A shadow check. In the middle of a graph capture, where nothing may be looked at, it is put off."""
+        """A shadow check. In the middle of a graph capture, where nothing may be looked at, it is put off. One that
+        cannot be made has found nothing good of the kernel either.
+        """
         frame.next_shadow = self._next_shadow(frame.hits)
         if self._captures.here():
             return True
-        difference = self.compare(self.site.extent(inputs[0]), inputs, outputs)
+        try:
+            difference = self.compare(self.site.extent(inputs[0]), inputs, outputs)
+        except Exception as error:  # the engine's own kernel, or there is no memory for a second answer
+            self.fail(f"shadow check: {type(error).__name__}: {error}")
+            return False
         with self.state.lock:
             self.state.shadow_checks += 1
             if difference:

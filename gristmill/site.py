@@ -70,6 +70,18 @@ class Site:
         """The variable axis of a call."""
         return first_input.numel() // self.row_elements
 
+    def fits(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether a call is one of this site's: as the contract wants it, but that the variable axis may be several."""
+        axes = self.axes(self.extent(inputs[0]))
+        for expected, tensor in zip(self.contract.inputs, inputs, strict=True):
+            shape, found = expected.shape(axes), tuple(tensor.shape)
+            if expected.dims[0] == self.contract.variable_axis:
+                inner = len(found) - len(shape) + 1
+                found = (math.prod(found[:inner]), *found[inner:]) if inner > 0 else ()
+            if found != shape:
+                return False
+        return True
+
     def allocate(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Dense outputs for a call, with the leading dimensions of its first input."""
         first = inputs[0]

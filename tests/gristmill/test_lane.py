@@ -274,3 +274,47 @@ def test_tensors_without_memory_are_no_fault_of_the_kernel(
             assert out_TH.shape == (4, HIDDEN)
     (entry,) = engine.dispatcher.status()["entries"]
     assert (entry["failures"], entry["enabled"], entry["hits"]) == (0, True, 0)
+
+
+@torch.no_grad()
+def test_a_call_of_another_shape_goes_to_the_engine(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    """An engine broadcasts one row of positions: a kernel would read past its end."""
+    dispatcher = Dispatcher(environ={}, settings=DispatchSettings(NEVER))
+    axes = {"query_heads": 2, "key_heads": 1, "head_dim": 4}
+    site = dispatcher.site("rotary_embedding", torch.float32, axes, (), rotate)
+    hook = Hook(Instruments(dispatcher, None), site, engine=lambda *_: ())
+    assert not dispatcher.stage(make_generation(1, make_entry("rotary_embedding", 1, 8)))
+    dispatcher.step_boundary()
+    q_TND, k_TMD = torch.randn(4, 2, 4), torch.randn(4, 1, 4)
+    whole_TD, row_D = torch.randn(4, 4), torch.randn(1, 4)
+    served = [bool(hook.call(q_TND, k_TMD, rows, rows)) for rows in (row_D, whole_TD, row_D, whole_TD)]
+    assert served == [False, True, False, True]
+    assert not hook.call(torch.randn(3, 2, 5), torch.randn(3, 1, 5), torch.randn(3, 5), torch.randn(3, 5))
+
+
+def rotate(q_TND: torch.Tensor, k_TMD: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> Any:
+    def turned(x_THD: torch.Tensor) -> torch.Tensor:
+        first, second = x_THD.chunk(2, dim=-1)
+        return x_THD * cos_TD[:, None] + torch.cat((-second, first), dim=-1) * sin_TD[:, None]
+
+    return turned(q_TND), turned(k_TMD)
+
+
+@torch.no_grad()
+def test_a_shadow_check_that_cannot_be_made_is_a_fault_and_no_exception(
+    make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    engine = Engine(shadow_every=1)
+    engine.serve(make_generation(1, make_entry("rms_norm", 1, 8)))
+    engine.site.engine = refuse
+    x_TH, weight_H = torch.randn(2, HIDDEN), torch.ones(HIDDEN)
+    for _ in range(4):
+        torch.testing.assert_close(engine.hook.call(x_TH, weight_H), norm(x_TH, weight_H))
+    assert len(engine.own) == 4
+    (entry,) = engine.dispatcher.status()["entries"]
+    assert not entry["enabled"]
+    assert "no memory" in entry["disabled_because"]
+
+
+def refuse(*_: object) -> Any:
+    raise RuntimeError("no memory")

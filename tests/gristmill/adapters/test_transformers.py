@@ -44,6 +44,8 @@ def test_without_tables_outputs_are_bitwise_the_engines(tiny_model: Any, dtype: 
     assert torch.equal(generated(model, ids_BS, 6), plain_tokens)
     probabilities = attachment.softmax(plain[:, -1].contiguous())
     assert torch.equal(probabilities, torch.softmax(plain[:, -1], dim=-1))
+    chosen = plain[:, -1].topk(64).values
+    assert torch.equal(attachment.softmax(chosen), torch.softmax(chosen, dim=-1))
 
 
 def test_kernels_serve_and_tokens_stay(tiny_model: Any, make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
