@@ -83,7 +83,7 @@ def _check_structure() -> None:
             "RMSNorm.forward_native": _parameters(RMSNorm.forward_native) == ["self", "x", "residual"],
             "SiluAndMul.forward_native": _parameters(SiluAndMul.forward_native) == ["x"],
             "CustomOp.register_oot": "name" in _parameters(CustomOp.register_oot) and isinstance(op_registry_oot, dict),
-            "WorkerWrapperBase.init_worker": _parameters(WorkerWrapperBase.init_worker) == ["self", "all_kwargs"],
+            "WorkerWrapperBase.init_device": _parameters(WorkerWrapperBase.init_device) == ["self"],
             "Scheduler.update_from_output": _parameters(Scheduler.update_from_output)[:2]
             == ["self", "scheduler_output"],
             "Scheduler._free_request": _parameters(Scheduler._free_request)[:2] == ["self", "request"],

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from gristmill import __version__, records
+from gristmill import __version__, records, value_capture
 from gristmill.adapters import vllm_operators
 from gristmill.adapters.vllm import LINKED, LOGGER
 from gristmill.dispatch import Dispatcher
@@ -33,17 +33,20 @@ if TYPE_CHECKING:
 
 
 def link_workers(wrapper: Any) -> None:
-    """Lets every worker that the engine makes from now on be linked. `wrapper` is vLLM's `WorkerWrapperBase`."""
-    own = wrapper.init_worker
+    """Lets every worker that is given its device from now on be linked. `wrapper` is vLLM's `WorkerWrapperBase`.
+
+    Plugins are loaded while a spawned process makes its worker, so this is the first moment at which there is one.
+    """
+    own = wrapper.init_device
     if hasattr(wrapper, LINKED):
         return
 
     @functools.wraps(own)
-    def init_worker(self: Any, all_kwargs: Any) -> None:
-        own(self, all_kwargs)
+    def init_device(self: Any) -> None:
         WorkerLink(self.worker)
+        own(self)
 
-    wrapper.init_worker = init_worker
+    wrapper.init_device = init_device
     setattr(wrapper, LINKED, True)
 
 
@@ -116,8 +119,10 @@ class WorkerLink:
         membership.check(self._environ)
         settings = DispatchSettings(shadow_every=membership.shadow_every)
         dispatcher = Dispatcher(membership.channel, local_cpu().key, settings, self._environ)
-        sampler = None if dispatcher.kill.sampling else Sampler(membership.sample_period)
-        attachment = self._attachment = vllm_operators.attach(self._worker.get_model(), dispatcher, sampler)
+        values = value_capture.from_environment(self._environ)
+        sampler = None if dispatcher.kill.sampling else Sampler(membership.sample_period, values=values)
+        with _engine_configuration(self._worker.vllm_config):
+            attachment = self._attachment = vllm_operators.attach(self._worker.get_model(), dispatcher, sampler)
         for operator, why in attachment.left.items():
             LOGGER.info("%s stays with the engine: %s", operator, why)
         self._spool = opened_spool(membership, sampler, self._environ)
@@ -178,6 +183,13 @@ def opened_spool(membership: Membership, sampler: Sampler | None, environ: Mappi
     spool = Spool(membership.report_store(environ), identity(membership), sampler, folder)
     spool.start(membership.spool_s)
     return spool
+
+
+def _engine_configuration(config: Any) -> Any:
+    """Within it a layer can be asked whether the engine's settings leave it to its compiler."""
+    from vllm.config import set_current_vllm_config
+
+    return set_current_vllm_config(config)
 
 
 def _version(name: str) -> str:

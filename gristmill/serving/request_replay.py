@@ -103,8 +103,8 @@ def replay_requests(
                 logprobs=EXPLAINED if explained else None,
             )
             prompt = {"prompt_token_ids": prompt_ids(seed, index, request.prompt_tokens, vocabulary)}
-            number = engine.add_request(f"r{index}", prompt, parameters)
-            flights[number if isinstance(number, str) else f"r{index}"] = _Flight(index, time.perf_counter())
+            flights[f"r{index}"] = _Flight(index, time.perf_counter())
+            engine.add_request(f"r{index}", prompt, parameters)
         outputs, now_s = engine.step(), time.perf_counter()
         for output in outputs:
             flight = flights.get(output.request_id)
