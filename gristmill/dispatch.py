@@ -143,10 +143,14 @@ class Dispatcher:
         return tuple(staged.refusals)
 
     def step_boundary(self) -> SwapEvent | None:
-        """Called by the engine between steps: obeys the kill switch, swaps in what is staged.
+        """Called by the engine between steps: obeys the kill switch, swaps in what is staged, and looks at one packed
+        weight after the other, whether it is as it was packed.
 
         While a thread captures a graph nothing is swapped in; the first boundary after it does.
         """
+        form = self._loaded.next_form()
+        if form is not None and not form.sound:
+            self.weights_changed()
         text = kill_text(self._environ)
         if text != self._kill_text:
             self._read_kill_switch(text)
@@ -163,6 +167,14 @@ class Dispatcher:
             self._permitted.clear()
             self._publish()
         return SwapEvent(staged.generation.number, previous, len(staged.states))
+
+    def weights_changed(self) -> None:
+        """To be called between steps by whoever has written to weights past torch: through `weight.data`, `detach()`
+        of inference, or numpy. What torch sees (`weight.copy_`) needs no call.
+        """
+        with self._lock:
+            for generation in filter(None, (self._loaded, self._staged)):
+                generation.forget_weights()
 
     def capture(self) -> Capture:
         """To be entered by a thread while it captures a CUDA graph; see `gristmill.capture`."""

@@ -33,15 +33,33 @@ class DispatchSettings:
     """A kernel that refuses or raises so often is disabled until the next generation."""
 
 
+SAMPLED = 8
+"""Places per dimension, at least, by which a packed weight is known again."""
+
+
 @dataclass(frozen=True, slots=True)
 class PackedForm:
-    """What a kernel made of one weight, good while the weight has this version and address."""
+    """What a kernel made of one weight, good while the weight has this version and address. Writing through
+    `weight.data` or numpy changes neither: that is found in `sample`, or told by `Dispatcher.weights_changed`.
+    """
 
     weight: Tensor
     version: int
     address: int
     packed: Tensor
     packed_address: int
+    sample: Tensor
+    """Some of the weight's elements as they were then."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether they still are."""
+        return torch.equal(_sample(self.weight), self.sample)
+
+
+def _sample(weight: Tensor) -> Tensor:
+    steps = (slice(None, None, max(1, extent // SAMPLED)) for extent in weight.shape)
+    return weight.detach()[tuple(steps)]
 
 
 class PackedPool:
@@ -63,6 +81,11 @@ class PackedPool:
                     return form
             forms.append(packed)
             return packed
+
+    def clear(self) -> None:
+        """Shares no form of before any more."""
+        with self._lock:
+            self._forms.clear()
 
     @property
     def size_bytes(self) -> int:
@@ -98,8 +121,14 @@ class LoadedKernel:
                 site.input_layouts(1), site.output_layouts(1), site.scalars, site.contract.weight_index, weight.detach()
             )
             packed = self._pool.shared(weight, (version, address), packed)
-            form = self.forms[id(weight)] = PackedForm(weight, version, address, packed, packed.data_ptr())
+            sample = _sample(weight).clone()
+            form = self.forms[id(weight)] = PackedForm(weight, version, address, packed, packed.data_ptr(), sample)
             return form
+
+    def forget(self) -> None:
+        """Packs every weight anew when it is called with it next."""
+        with self._lock:
+            self.forms.clear()
 
 
 class EntryState:

@@ -22,7 +22,7 @@ from gristmill.kernel_table import KernelTable, TableEntry
 from gristmill.lane import View
 from gristmill.native import NativeKernel
 from gristmill.records import sha256_hex
-from gristmill.route import DispatchSettings, EntryState, LoadedKernel, PackedPool, Route
+from gristmill.route import DispatchSettings, EntryState, LoadedKernel, PackedForm, PackedPool, Route
 from gristmill.site import Site
 
 LARGEST_EXTENT = 65535
@@ -58,6 +58,7 @@ class StagedGeneration:
     """By the `id` of the entries that serve at some site."""
     refusals: list[Refusal] = field(default_factory=list)
     _kernels: dict[str, LoadedKernel] = field(default_factory=dict)
+    _to_look_at: list[PackedForm] = field(default_factory=list)
 
     def add(self, *sites: Site) -> None:
         """Loads, smoke-tests and packs what the next sites can use; entries that they can't use are not looked at.
@@ -74,6 +75,22 @@ class StagedGeneration:
                     rows.extend([None] * (extents[-1] + 1 - len(rows)))
                     rows[extents.start : extents[-1] + 1 : extents.step] = [route] * len(extents)
             self.views.append(View(site, tuple(rows)))
+
+    def forget_weights(self) -> None:
+        """Packs each again at its next call."""
+        for kernel in [*self._kernels.values()]:
+            kernel.forget()
+        self.pool.clear()
+        self._to_look_at.clear()
+
+    def next_form(self) -> PackedForm | None:
+        """Another packed weight each time, until all have had their turn; None where there is none."""
+        if not self._to_look_at:
+            self._to_look_at = [form for kernel in [*self._kernels.values()] for form in [*kernel.forms.values()]]
+        try:
+            return self._to_look_at.pop()
+        except IndexError:  # none, or another thread has taken it
+            return None
 
     def _tested(self, site: Site, entry: TableEntry, extents: range) -> Route | None:
         try:

@@ -331,6 +331,33 @@ def test_weights_are_packed_before_the_swap_and_again_when_changed(
     assert linear.dispatcher.status()["packed_bytes"] == 12 * 20 * 4
 
 
+def write_data(weight_NK: torch.Tensor, value_NK: torch.Tensor) -> None:
+    weight_NK.data.copy_(value_NK)
+
+
+def write_memory(weight_NK: torch.Tensor, value_NK: torch.Tensor) -> None:
+    weight_NK.detach().numpy()[:] = value_NK.numpy()
+
+
+@pytest.mark.parametrize("write", [write_data, write_memory])
+@pytest.mark.parametrize("told", [True, False])
+def test_weights_written_past_torch_are_packed_again(
+    make_entry: MakeEntry, make_generation: MakeGeneration, write: Callable[..., None], told: bool
+) -> None:
+    linear = Linear(make_entry, make_generation)
+    linear.check()
+    write(linear.weight_NK, torch.randn(12, 20))
+    if told:
+        linear.dispatcher.weights_changed()
+    else:
+        linear.dispatcher.step_boundary()
+        linear.dispatcher.step_boundary()  # two kernels have packed it, and one is looked at each time
+    hits = sum(linear.dispatcher.hits().values())
+    linear.check()
+    assert sum(linear.dispatcher.hits().values()) == hits + 1
+    assert linear.dispatcher.status()["packed_bytes"] == 12 * 20 * 4
+
+
 def test_packed_weights_are_released_on_swap(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
     linear = Linear(make_entry, make_generation)
     linear.check()
