@@ -42,7 +42,11 @@ T = TypeVar("T")
 DEFAULT_PERIOD = 17
 
 DEFAULT_TRACE_PERIOD = 61
-"""Steps per traced one: a step's calls are traced for a few microseconds each."""
+"""Steps per traced one, at least."""
+TRACE_SHARE = 0.001
+"""Of an engine's time that tracing may take: some ten microseconds per call of a traced step."""
+TRACE_COST = 3
+"""A traced call costs so many times what noting it takes: it is looked up, measured and kept as well."""
 MAX_OVERFLOW = 512
 """Timed calls of patterns beyond `max_keys` that are kept, per thread, between two flushes."""
 
@@ -145,7 +149,7 @@ class Timed:
 
 class Sampler:
     """Counts operator calls. `period` 1 times every call; timing is of whatever served the call. `trace_period` 0
-    traces no step.
+    traces no step, 1 every step; with another one, tracing waits until it takes no more than `TRACE_SHARE` of the time.
     """
 
     def __init__(
@@ -165,6 +169,7 @@ class Sampler:
         self.tracer: Tracer | None = None
         """Told of every call of its thread while a step is traced."""
         self._trace_period = trace_period
+        self._next_trace_ns = 0
         self._steps = 0
         self._links: Counter[Link] = Counter()
         self._max_keys = max_keys
@@ -258,8 +263,11 @@ class Sampler:
             with self._lock:
                 self._links.update(tracer.close())
                 self._step_times += tracer.times()
+            if self._trace_period > 1:
+                self._next_trace_ns = perf_counter_ns() + round(tracer.cost_ns * TRACE_COST / TRACE_SHARE)
         self._steps += 1
-        if self._trace_period and self._steps % self._trace_period == 1 % self._trace_period:
+        due = self._trace_period and self._steps % self._trace_period == 1 % self._trace_period
+        if due and perf_counter_ns() >= self._next_trace_ns:
             self.tracer = Tracer(self._values)
 
     def flush(self) -> Window:

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class Tracer:
         self.thread = threading.get_ident()
         self._values = values
         self._began_ns = self._ended_ns = self._operator_ns = 0
+        self.cost_ns = 0
+        """What noting the step's calls took."""
         self._made: dict[tuple[int, int], _Made] = {}
         self._kept_bytes = 0
         self._calls = 0
@@ -128,6 +131,7 @@ class Tracer:
             self._began_ns = self._began_ns or began_ns
             self._ended_ns = ended_ns
             self._operator_ns += ended_ns - began_ns
+        noting_ns = perf_counter_ns()
         if self._values is not None:
             self._values.note(site, inputs)
         for position, tensor in enumerate(inputs):
@@ -139,6 +143,7 @@ class Tracer:
                     made.readers.append((site, position))
         for output, tensor in enumerate(outputs):
             self._keep(_Made(site, output, tensor))
+        self.cost_ns += perf_counter_ns() - noting_ns
 
     def close(self) -> Counter[Link]:
         """All links of the step."""
