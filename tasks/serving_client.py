@@ -71,13 +71,13 @@ class ServingProcess:
     ) -> None:
         self.close()
 
-    def wait_ready(self) -> Event:
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> Event:
         """The first status, once the model is built.
 
         Raises:
             ServingError: it did not come up.
         """
-        return self._wait(self._answers[""], START_TIMEOUT_S, "start")
+        return self._wait(self._answers[""], timeout_s, "start")
 
     def replay(self, requests: Sequence[Request], concurrency: int, seed: int = 0, *, detail: bool = False) -> Event:
         """Serves all requests; returns the summary."""

@@ -78,10 +78,7 @@ class WorkerLink:
             **facts,
             **dispatcher.status(),
             "served": dispatcher.hits(),
-            "calls": {name: total.calls for name, total in timed.items()},
-            "operator_ns": {
-                name: total.timed_ns * total.calls / max(1, total.timed_calls) for name, total in timed.items()
-            },
+            "sampled": {name: records.encode(total) for name, total in timed.items()},
             "left": dict(self._attachment.left),
         }
 

@@ -91,6 +91,7 @@ def replay_requests(
         )
     waiting, flights = deque(enumerate(requests)), dict[str, _Flight]()
     done: dict[int, ReplayedRequest] = {}
+    steps = 0
     began_s = told_s = time.perf_counter()
     while (waiting or flights) and not stop():
         while waiting and len(flights) < concurrency:
@@ -106,6 +107,7 @@ def replay_requests(
             flights[f"r{index}"] = _Flight(index, time.perf_counter())
             engine.add_request(f"r{index}", prompt, parameters)
         outputs, now_s = engine.step(), time.perf_counter()
+        steps += 1
         for output in outputs:
             flight = flights.get(output.request_id)
             if flight is None:
@@ -115,7 +117,7 @@ def replay_requests(
                 done[flight.index] = flights.pop(output.request_id).done()
         if now_s - told_s > PROGRESS_EVERY_S:
             told_s = now_s
-            progress({"done": len(done), "of": len(requests)})
+            progress({"done": len(done), "of": len(requests), "steps": steps})
     elapsed_s = time.perf_counter() - began_s
     generated = sum(len(one.tokens) for one in done.values())
     ordered = tuple(done[index] for index in sorted(done))
