@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from datetime import UTC, datetime
 
 from cli.table import compact_table
 from flows.demo import DemoResult
 from gristmill.hardware import local_cpu
-from gristmill.kernel_table import Artifact, TableEntry
+from gristmill.kernel_table import Artifact
 from gristmill.serving.paired import PairedResult
 from kernels.roofline import cached_peaks
-from tasks import compilation, journal
-from tasks.journal import JournalEntry
-from tasks.report_data import (
-    ConcurrencyRow,
-    DemoReport,
-    KernelRow,
-    LeaderRow,
-    OperatorTimeRow,
-    SearchRow,
-    TrafficRow,
-)
+from tasks import compilation, journal, report_rows
+from tasks.report_data import ConcurrencyRow, DemoReport, OperatorTimeRow
 from tasks.settings import Settings
-
-LEADERS = 12
 
 
 def report_of(result: DemoResult, settings: Settings, elapsed_s: float, memory_bytes: int) -> DemoReport:
@@ -46,32 +35,14 @@ def report_of(result: DemoResult, settings: Settings, elapsed_s: float, memory_b
             "Search": result.search.search_id,
             "Took": f"{elapsed_s:.0f} s, {memory_bytes / 2**30:.1f} GiB at most",
         },
-        traffic=tuple(
-            TrafficRow(
-                r.operator,
-                r.dtype,
-                sum(w.calls for w in profile.of(r.operator, r.dtype)),
-                r.time_share,
-                1 / max(1e-9, 1 - r.headroom),
-                r.saving_share,
-            )
-            for r in result.captured.ranked
-        ),
-        searches=tuple(_search_row(search, entries) for search in result.search.operators),
-        leaders=_leaders(entries),
-        kernels=tuple(
-            KernelRow(
-                artifact.table.operator,
-                artifact.table.dtype,
-                range_of(entry),
-                float(entry.ratio),
-                float(entry.ratio_low),
-                entry.candidate[:12],
-                sum(run.hits.get(entry.candidate, 0) for run in result.runs),
-            )
-            for artifact in result.artifacts
-            for entry in artifact.table.entries
-        ),
+        traffic=report_rows.traffic_rows(profile, result.captured.ranked),
+        searches=tuple(report_rows.search_row(search, entries) for search in result.search.operators),
+        leaders=report_rows.leader_rows(entries),
+        kernels=report_rows.kernel_rows(result.artifacts, _hits(result)),
+        heat=report_rows.heat_rows(profile.workloads),
+        time_shares=report_rows.share_rows(profile.workloads, entries),
+        fates=report_rows.fate_rows(entries),
+        pareto=report_rows.pareto_rows(entries),
         concurrency=tuple(
             ConcurrencyRow(
                 run.concurrency,
@@ -157,39 +128,14 @@ def token_comparison(runs: tuple[PairedResult, ...]) -> str:
     )
 
 
-def range_of(entry: TableEntry) -> str:
-    """`tokens 1 to 8, hidden 1024`."""
-    return ", ".join(
-        f"{r.name} {r.low}" + (f" to {r.high}" if r.high != r.low else "") for r in reversed(entry.domain.ranges)
-    )
+def _hits(result: DemoResult) -> dict[str, int]:
+    """Calls served in all runs, by candidate."""
+    found: Counter[str] = Counter()
+    for run in result.runs:
+        found.update(run.hits)
+    return dict(found)
 
 
 def _extremes(artifact: Artifact) -> tuple[float, float]:
     ratios = [float(entry.ratio) for entry in artifact.table.entries]
     return min(ratios), max(ratios)
-
-
-def _search_row(search: compilation.OperatorSearch, entries: Sequence[JournalEntry]) -> SearchRow:
-    ratios = tuple(
-        entry.verdict.ratio
-        for entry in entries
-        if (entry.candidate.operator, entry.candidate.domain.dtype) == (search.operator, search.dtype)
-    )
-    faster = search.statuses.get("faster", 0)
-    return SearchRow(search.operator, search.dtype, search.budget_s, ratios, faster, search.gain)
-
-
-def _leaders(entries: Sequence[JournalEntry]) -> tuple[LeaderRow, ...]:
-    won = sorted((e for e in entries if e.verdict.won), key=lambda e: -(e.verdict.ratio or 0.0))
-    return tuple(
-        LeaderRow(
-            e.candidate.operator,
-            e.candidate.domain.dtype,
-            e.candidate.origin.pattern,
-            ", ".join(f"{name} {value}" for name, value in e.candidate.origin.parameters.items()),
-            e.verdict.ratio or 0.0,
-            min(t.ratio_low for t in e.verdict.timings),
-            e.candidate.digest[:12],
-        )
-        for e in won[:LEADERS]
-    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gristmill import records
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict, WorkloadTiming
+from tasks import report_rows, search_charts
 from tasks.mlflow_spool import SearchStart, SearchTrial
 
 if TYPE_CHECKING:
@@ -197,6 +198,18 @@ def leaderboard_csv(trials: Iterable[SearchTrial]) -> str:
         writer.writeheader()
         writer.writerows(rows)
     return text.getvalue()
+
+
+def pictures(trials: Sequence[SearchTrial]) -> dict[str, Figure]:
+    """By file: the traffic's shapes, time before and after, where candidates ended, and who is best for which range."""
+    workloads = {t.workload.digest: t.workload for trial in trials for t in trial.verdict.timings}
+    heat = report_rows.heat_rows(list(workloads.values()))
+    shares = report_rows.share_rows(list(workloads.values()), trials)
+    front = report_rows.pareto_rows(trials)
+    made = {"fates.png": search_charts.fates(report_rows.fate_rows(trials))}
+    made |= {"traffic.png": search_charts.heat_map(heat)} if heat else {}
+    made |= {"time_share.png": search_charts.time_shares(shares)} if shares else {}
+    return made | ({"pareto.png": search_charts.pareto(front)} if front else {})
 
 
 def best_ratio_figure(trials: Sequence[SearchTrial]) -> Figure:

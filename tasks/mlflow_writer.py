@@ -244,6 +244,8 @@ class RunWriter:
             figure = mlflow_runs.best_ratio_figure(self._trials)
             self._client.log_figure(self.parent_run_id, figure, "best_ratio.png")
             self._client.log_text(self.parent_run_id, mlflow_runs.leaderboard_csv(self._trials), "leaderboard.csv")
+            for path, picture in mlflow_runs.pictures(self._trials).items():
+                self._client.log_figure(self.parent_run_id, picture, path)
         if self._courses:
             self._complete_courses()
             self._log_totals()

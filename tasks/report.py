@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from tasks import report_charts as charts
+from tasks import search_charts
 from tasks.report_data import DemoReport
 
 STYLE = """
@@ -52,6 +53,7 @@ def render(report: DemoReport) -> str:
             _proof(report),
             _traffic(report),
             _search(report),
+            _decisions(report),
             _kernels(report),
             _turn(report),
         ]
@@ -142,6 +144,7 @@ def _traffic(report: DemoReport) -> str:
     return (
         _heading("Where the time goes", "The captured traffic, ranked by what an operator at its roofline would save.")
         + _figure(charts.traffic(report.traffic))
+        + (_figure(charts.svg(search_charts.heat_map(report.heat), "Time by shape")) if report.heat else "")
         + _table(
             ("operator", "dtype", "calls", "share of time", "headroom", "could be saved"), rows, numbers=(2, 3, 4, 5)
         )
@@ -150,6 +153,15 @@ def _traffic(report: DemoReport) -> str:
 
 def _search(report: DemoReport) -> str:
     parts = []
+    if report.time_shares:
+        parts += [
+            _heading(
+                "Before and after",
+                "Each operator's part of the sampled time, and what is left of it with the best proven candidate for "
+                "each workload.",
+            ),
+            _figure(charts.svg(search_charts.time_shares(report.time_shares), "Share of time before and after")),
+        ]
     if report.searches:
         rows = [
             (r.operator, r.dtype, f"{r.budget_s:.0f} s", len(r.ratios), r.faster, _best(r.ratios), _ratio(r.gain))
@@ -174,6 +186,19 @@ def _search(report: DemoReport) -> str:
             _figure(charts.searches(report.searches)),
             _table(heads, rows, numbers=(2, 3, 4, 5, 6)),
         ]
+    if report.fates:
+        parts += [
+            _heading("Where candidates ended", "By who proposed them, from caught earliest to proven faster."),
+            _figure(charts.svg(search_charts.fates(report.fates), "What became of candidates, by pattern")),
+        ]
+    if report.pareto:
+        parts += [
+            _heading(
+                "Pareto by range",
+                "Every timed candidate over the range of the traffic; in green those that no other beats everywhere.",
+            ),
+            _figure(charts.svg(search_charts.pareto(report.pareto), "Ratio of candidates over the range")),
+        ]
     if report.leaders:
         leaders = [
             (
@@ -190,6 +215,16 @@ def _search(report: DemoReport) -> str:
         columns = ("operator", "dtype", "pattern", "parameters", "ratio", "at least", "candidate")
         parts += [_heading("Best candidates", ""), _table(columns, leaders, numbers=(4, 5))]
     return "".join(parts)
+
+
+def _decisions(report: DemoReport) -> str:
+    if not report.decisions:
+        return ""
+    rows = [(r.table, r.decision, r.reason, r.ranges, f"{r.ratio_low:.2f}") for r in report.decisions]
+    heads = ("table", "decision", "reason", "ranges", "at least")
+    return _heading("The decision", "What was offered to the channel, and what became of it.") + _table(
+        heads, rows, numbers=(3, 4)
+    )
 
 
 def _kernels(report: DemoReport) -> str:

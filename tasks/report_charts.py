@@ -75,7 +75,7 @@ def traffic(rows: Sequence[TrafficRow]) -> str:
     for place, row in zip(places, rows, strict=True):
         _note(axes, 100 * row.share, place, f"{100 * row.share:.1f} %", MUTED)
     _finish(axes, [f"{row.operator} {row.dtype}" for row in rows], "per cent of the engine's time")
-    return _svg(figure, "Share of time and possible saving per operator")
+    return svg(figure, "Share of time and possible saving per operator")
 
 
 def kernels(rows: Sequence[KernelRow]) -> str:
@@ -90,7 +90,7 @@ def kernels(rows: Sequence[KernelRow]) -> str:
     axes.set_xlim(0, 1.12 * max(row.ratio for row in rows))
     labels = [f"{row.operator} {row.dtype}, {row.range}" for row in rows]
     _finish(axes, labels, "ratio over the engine's own kernel; the bar ends where the 95 % interval does")
-    return _svg(figure, "Ratio per promoted range")
+    return svg(figure, "Ratio per promoted range")
 
 
 def searches(rows: Sequence[SearchRow]) -> str:
@@ -109,7 +109,7 @@ def searches(rows: Sequence[SearchRow]) -> str:
             _search(axes, row)
         for axes in grid.flat[len(rows) :]:
             axes.set_axis_off()
-        return _svg(figure, "Best ratio over candidates, per operator")
+        return svg(figure, "Best ratio over candidates, per operator")
 
 
 def _search(axes: Axes, row: SearchRow) -> None:
@@ -141,7 +141,7 @@ def _pairs(labels: list[str], engine: list[float], promoted: list[float], notes:
         _note(axes, after, place + 0.19, note, GRISTMILL)
     axes.set_xlim(0, 1.1 * max([*engine, *promoted]) or 1)
     _finish(axes, labels, unit)
-    return _svg(figure, unit)
+    return svg(figure, unit)
 
 
 def _axes(rows: int, *, legend: bool = True, rows_in: float = ROW_IN) -> tuple[Figure, Axes]:
@@ -166,7 +166,7 @@ def _finish(axes: Axes, labels: Sequence[str], unit: str) -> None:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderaxespad=0, handlelength=1.2)
 
 
-def _svg(figure: Figure, description: str) -> str:
+def svg(figure: Figure, description: str) -> str:
     """The figure as one `svg` element that scales with the page."""
     from matplotlib import rc_context
 

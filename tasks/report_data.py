@@ -85,8 +85,64 @@ class OperatorTimeRow:
 
 
 @dataclass(frozen=True)
+class HeatRow:
+    """One cell of the traffic's heat map."""
+
+    name: str
+    """Operator, dtype and what the model fixes."""
+    extent: int
+    """Of the axis that varies: from here to just below twice as much."""
+    share: float
+    """Of the sampled time."""
+
+
+@dataclass(frozen=True)
+class TimeShareRow:
+    """One operator's part of all time before: with the engine's own kernels, and with the best proven candidates."""
+
+    operator: str
+    dtype: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class FateRow:
+    """What became of the candidates of one pattern or model."""
+
+    name: str
+    statuses: dict[str, int]
+    """Candidates by `kernels.verdict.Status`."""
+
+
+@dataclass(frozen=True)
+class ParetoRow:
+    """One timed candidate over the range of the traffic."""
+
+    operator: str
+    dtype: str
+    candidate: str
+    points: tuple[tuple[int, float], ...]
+    """Extent of the axis that varies, and the ratio there."""
+    efficient: bool
+    """Whether none is at least as good everywhere and better somewhere."""
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """What was decided about one kernel table."""
+
+    table: str
+    decision: str
+    reason: str
+    ranges: int
+    ratio_low: float
+    """The lower end of the interval, of the range that gains least."""
+
+
+@dataclass(frozen=True)
 class DemoReport:
-    """Everything that the page shows; an empty tuple leaves its section out."""
+    """Everything that the page shows of one cycle; an empty tuple leaves its section out."""
 
     title: str
     created_utc: str
@@ -106,6 +162,11 @@ class DemoReport:
     """How that was found, or where they part and why."""
     latencies_ms: dict[str, float] | None = None
     """`swap`, `rollback`, ...: from the channel's move to the first call served differently."""
+    heat: tuple[HeatRow, ...] = ()
+    time_shares: tuple[TimeShareRow, ...] = ()
+    fates: tuple[FateRow, ...] = ()
+    pareto: tuple[ParetoRow, ...] = ()
+    decisions: tuple[DecisionRow, ...] = ()
     phases_s: dict[str, float] | None = None
     """Wall time per phase, in order."""
     commands: dict[str, str] | None = None

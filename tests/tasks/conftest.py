@@ -36,10 +36,14 @@ def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time where a search is sent dozens of times."""
     from matplotlib.figure import Figure
 
-    from tasks import mlflow_runs, swarm_charts
+    from tasks import mlflow_runs, search_charts, swarm_charts
 
     for module, name in (
         (mlflow_runs, "best_ratio_figure"),
+        (search_charts, "fates"),
+        (search_charts, "heat_map"),
+        (search_charts, "time_shares"),
+        (search_charts, "pareto"),
         (swarm_charts, "cost_figure"),
         (swarm_charts, "timeline_figure"),
     ):

@@ -89,8 +89,11 @@ def test_a_search_becomes_a_parent_and_a_run_per_candidate(home: Path) -> None:
     assert [(point.step, point.value) for point in improvements] == [(0, 1.5), (2, 2.5), (3, 2.5)]
     assert {item.path for item in client.list_artifacts(log.parent_run_id)} == {
         "best_ratio.png",
+        "fates.png",
         "leaderboard.csv",
+        "pareto.png",
         "summary.json",
+        "traffic.png",
     }
     assert (
         artifact(home, log.parent_run_id, "leaderboard.csv").splitlines()[1].startswith("1," + candidate(2).digest[:12])
