@@ -55,7 +55,7 @@ class Cell:
     """Counters of one call pattern in one thread. They only grow; `seen_*` is what `flush` has reported."""
 
     __slots__ = (
-        *("calls", "due", "extent", "layouts", "seen_calls", "seen_timed_calls", "seen_timed_ns"),
+        *("calls", "due", "extent", "layouts", "plain", "seen_calls", "seen_timed_calls", "seen_timed_ns"),
         *("site", "timed_calls", "timed_ns"),
     )
 
@@ -65,6 +65,8 @@ class Cell:
         self.layouts = layouts
         self.due = due
         """After so many calls the next is timed; -1: none."""
+        self.plain = False
+        """Whether its calls have a key and run on the CPU, so that the host's clock times them."""
         self.calls = self.timed_calls = self.timed_ns = 0
         self.seen_calls = self.seen_timed_calls = self.seen_timed_ns = 0
 
@@ -163,6 +165,7 @@ class Sampler:
         """`values` copies activations of traced steps. `seed`: for draws that can be repeated."""
         self.period = period
         self._generator = random.Random(seed)  # not the module's, whose draws are the engine's
+        self.draw = self._generator.random
         self._device_clock = DeviceClock()
         self._values = values
         self._step_times = NO_STEPS
@@ -205,6 +208,7 @@ class Sampler:
             overflow: Cell = self._local.overflow
             return overflow
         cell = cells[key] = Cell(site, extent, site.observed_layouts(extent, inputs), self._first_due())
+        cell.plain = inputs[0].is_cpu
         return cell
 
     def _first_due(self) -> int:
@@ -212,7 +216,7 @@ class Sampler:
 
     def _place(self) -> int:
         """In a block."""
-        return int(self._generator.random() * self.period)
+        return int(self.draw() * self.period)
 
     def timed(self, cell: Cell, site: Site, inputs: Sequence[Tensor], call: Callable[[], T]) -> T:
         """Makes a call whose turn it is and times it, on the device where its tensors are; the cell's next turn is in

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill import hook as hook_module
 from gristmill import sampler as sampler_module
 from gristmill.dispatch import Dispatcher
 from gristmill.hook import Hook, Instruments
@@ -71,7 +72,8 @@ class Engine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns = 0
-        monkeypatch.setattr(sampler_module, "perf_counter_ns", lambda: self.now_ns)
+        for module in (sampler_module, hook_module):
+            monkeypatch.setattr(module, "perf_counter_ns", lambda: self.now_ns)
 
     def serve(self, sampler: Sampler, calls: list[tuple[int, int]], flush_after: int) -> list[Window]:
         """Rows and length of each call; flushes in between and at the end."""
@@ -102,7 +104,7 @@ def test_the_time_is_unbiased_whatever_the_calls_take(monkeypatch: pytest.Monkey
 
     def play(chance: random.Random) -> int:
         sampler = Sampler(period)
-        sampler._generator = chance
+        sampler._generator, sampler.draw = chance, chance.random
         windows = engine.serve(sampler, [(2, length) for length in lengths], flush_after=count // 2)
         assert calls_by_rows(*windows) == {2: count}
         return sum(sample.timed_ns * sample.one_in for window in windows for sample in window.samples)
@@ -121,7 +123,7 @@ def test_calls_beyond_the_keys_are_represented_without_bias(monkeypatch: pytest.
 
     def play(chance: random.Random) -> dict[int, tuple[int, int]]:
         sampler = Sampler(2, max_keys=1)
-        sampler._generator = chance
+        sampler._generator, sampler.draw = chance, chance.random
         (window,) = engine.serve(sampler, calls, flush_after=-1)
         assert window.overflowed == 6
         found: dict[int, tuple[int, int]] = {}
