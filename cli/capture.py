@@ -23,7 +23,14 @@ def run(arguments: argparse.Namespace) -> int:
     settings = from_environment()
     captured = steps.run("capture", lambda step: capture_steps(settings, arguments.window_h, step))
     if arguments.json:
-        facts = {"profile": captured.digest, "ranked": captured.ranked, "drift": captured.drift}
+        facts = {
+            "profile": captured.digest,
+            "ranked": captured.ranked,
+            "drift": captured.drift,
+            "operator_share": captured.profile.operator_share,
+            "requests": captured.profile.requests,
+            "dropped_calls": captured.profile.dropped,
+        }
         print(json.dumps({name: records.encode(value) for name, value in facts.items()}, indent=2))
         return 0
     profile = captured.profile
@@ -32,6 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
         f"{sum(w.calls for w in profile.workloads):,} calls of {len(profile.workloads)} workloads in "
         f"{profile.requests.count} requests, {profile.window_start_utc} to {profile.window_end_utc}"
     )
+    if profile.operator_share is not None:
+        print(f"the sampled operators are {profile.operator_share:.0%} of the engine's steps")
+    if profile.dropped or profile.requests.dropped:
+        print(
+            f"hosts lost {profile.dropped:,} calls and {profile.requests.dropped:,} requests because neither store nor "
+            "disk took them: look at their space and at the way to the store"
+        )
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
     drift = captured.drift
     moved = "has drifted: compile again" if drift and drift.exceeds() else "is what was compiled for"
