@@ -15,7 +15,7 @@ from cli import commands, environment, home
 from gristmill.errors import GristmillError
 
 HELP = ("-h", "--help")
-CALL_MODELS = ("demo", "compile", "continuous", "ui")
+CALL_MODELS = ("demo", "compile", "continuous", "ui", "worker")
 """Commands that search, or whose worker does."""
 
 
@@ -53,6 +53,8 @@ def _variables(command: commands.Command, options: Sequence[str], python: Path) 
     tests_them = command.name == "test" and not variables.get("MILL_VENV")
     if command.name in (*CALL_MODELS, "test", "doctor"):
         environment.name_agents_environment(variables, wanted=calls_models or tests_them)
+    if command.name == "demo" and _serves_vllm(options):
+        environment.name_vllm_environment(variables)
     if not calls_models:
         keys.taken_from(variables)
     return variables
@@ -66,6 +68,13 @@ def _asks_models(options: Sequence[str], variables: Mapping[str, str]) -> bool:
     given, _ = parser.parse_known_args(options)
     nobody = given.agents.isdecimal() and int(given.agents) == 0
     return not nobody and (given.model is not None or environment.models_configured(variables))
+
+
+def _serves_vllm(options: Sequence[str]) -> bool:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--engine", nargs="?", default="")
+    given, _ = parser.parse_known_args(options)
+    return bool(given.engine == "vllm")
 
 
 def _become(python: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> NoReturn:

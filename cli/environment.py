@@ -1,7 +1,7 @@
 """The checkout's virtual environments: made on first use, from hash-locked requirements, and again when they change.
 
 `.venv` runs the commands; `.venv-agents` holds litellm, runs the provider process alone, and is there only where
-language models are called.
+language models are called; `.venv-vllm` holds that engine, for the demo on it.
 
 Standard library only. Whatever interrupts a set-up, the next one ends in the same environment: the stamp that says
 what the environment holds is written last, and an environment in which pip was stopped while it wrote is made anew.
@@ -31,11 +31,13 @@ SETS = {
     "dev": ("dev.txt", "oracle.txt"),
     "agents": ("agents.txt",),
     "local-model": ("local-model.txt",),
+    "vllm": ("vllm.txt",),
 }
 """Requirement files by name of the set; `dev` holds all of `pipeline`."""
 APART = ("agents", "local-model")
 """Sets that need no torch, each with an environment of its own."""
 AGENTS_VARIABLE = "MILL_AGENTS_VENV"
+VLLM_VARIABLE = "MILL_VLLM_VENV"
 MODELS_VARIABLES = ("MILL_MODELS", "MILL_MODELS_FILE")
 TORCH = "torch==2.13.0"
 TORCH_INDEX_VARIABLE = "MILL_TORCH_INDEX"
@@ -88,6 +90,20 @@ def name_agents_environment(environ: MutableMapping[str, str], wanted: bool) -> 
         agents.set_up("agents")
     if agents.holds("agents"):
         environ[AGENTS_VARIABLE] = str(agents.folder)
+
+
+def name_vllm_environment(environ: MutableMapping[str, str]) -> None:
+    """Sets `MILL_VLLM_VENV` to an environment with vLLM, and sets one up if none is named.
+
+    Raises:
+        EnvironmentSetupError: in one line, with the place of pip's log.
+    """
+    if environ.get(VLLM_VARIABLE):
+        return
+    engine = Environment(home.ROOT, home.home(), ".venv-vllm")
+    if not engine.holds("vllm"):
+        engine.set_up("vllm")
+    environ[VLLM_VARIABLE] = str(engine.folder)
 
 
 def models_configured(environ: Mapping[str, str]) -> bool:

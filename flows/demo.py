@@ -100,13 +100,16 @@ class Demo:
         *,
         fresh: bool,
         before_flows: Callable[[], None] = lambda: None,
+        name: str = "demo",
     ) -> None:
-        """`before_flows` is called once, before the first flow runs: what flows need may start up until then."""
+        """`before_flows` is called once, before the first flow runs: what flows need may start up until then. `name` is
+        of the folder that holds the state.
+        """
         self._settings = settings
         self._demo = demo
         self._progress = progress
         self._before_flows = before_flows
-        self._folder = settings.home / "demo"
+        self._folder = settings.home / name
         find_compiler()
         self._state, self.resumed = demo_state.begin(self._folder, records.digest(demo.options), fresh=fresh)
         self._phases_s: dict[str, float] = {}

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -147,6 +148,8 @@ class ServingProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # what an engine has spawned is of its session
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _read(self) -> None:
         """Hands answers to who waits for them. Whatever ends it, nobody waits any longer."""
