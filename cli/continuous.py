@@ -25,7 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from cli.watch import Watch
     from flows import steps
-    from flows.continuous import Turn, continuous_steps
+    from flows.continuous import continuous_steps
+    from flows.promote import Turn
     from tasks.mlflow_mirror import keep_mirror
 
     settings, watch = from_environment(), Watch()

@@ -39,3 +39,7 @@ class ImportArgumentsError(GristmillError):
 
 class ModelFileError(GristmillError):
     """A file given to `./mill model` does not describe a model, or cannot be recorded."""
+
+
+class WorkerArgumentsError(GristmillError):
+    """`./mill worker` does not know which server to join."""

@@ -6,14 +6,10 @@ import argparse
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 
 from cli import amount
 from cli.watch import Watch
-from tasks.settings import REPOSITORY, from_environment
-
-POOL = "mill"
+from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,10 +20,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from agents.models import key_relay
-    from tasks import local_server, mlflow_sink, mlflow_store, object_store
+    from tasks import deployment, local_server, mlflow_sink, mlflow_store, object_store
 
     key_relay.offer(os.environ)  # to the searches of the worker
-    settings, watch = from_environment(), Watch()
+    settings, watch, database = from_environment(), Watch(), deployment.database_url()
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(object_store.opened(settings))
         watch.say("ui", "starting MLflow and Prefect on loopback")
@@ -40,26 +36,18 @@ def run(arguments: argparse.Namespace) -> int:
                 settings.home, uri, mlflow_store.artifact_root(settings.home), arguments.mlflow_port
             )
         )
-        prefect, env = local_server.prefect_server(settings.home, arguments.prefect_port)
+        prefect, env = local_server.prefect_server(settings.home, arguments.prefect_port, database)
         stack.enter_context(prefect)
         prefect.wait_ready(timeout_s=180)
         mlflow.wait_ready(timeout_s=180)
-        env = {**env, **opened.environ, "MILL_STORE": opened.url, "MILL_CHECKOUT": str(REPOSITORY)}
+        env = {**env, **deployment.variables(settings, opened)}
         if not arguments.no_worker:
-            _deploy(env)
-            stack.enter_context(local_server.prefect_worker(settings.home, env, POOL))
+            deployment.deploy(settings, env)
+            for pool, limit in deployment.limits(settings).items():
+                stack.enter_context(local_server.prefect_worker(settings.home, env, pool, limit))
         print(f"MLflow    http://{local_server.LOOPBACK}:{arguments.mlflow_port}")
         print(f"Prefect   http://{local_server.LOOPBACK}:{arguments.prefect_port}")
         print(f"commands  in another terminal join it with: export PREFECT_API_URL={env['PREFECT_API_URL']}")
         print("Ctrl-C ends all of it", flush=True)
         signal.pause()
     return 0
-
-
-def _deploy(env: dict[str, str]) -> None:
-    """Registers the pool and every deployment of prefect.yaml; doing it again changes nothing."""
-    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
-    for command in (["work-pool", "create", POOL, "--type", "process", "--overwrite"], ["deploy", "--all"]):
-        subprocess.run(
-            [*prefect, *command], cwd=REPOSITORY, env={**os.environ, **env}, check=True, stdout=subprocess.DEVNULL
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from flows import parameters
 from flows.promote import release_steps
 from flows.steps import Step, table_artifact, tracked
 from registry.approval import Approval, approve
@@ -20,7 +21,7 @@ def approve_steps(settings: Settings, step: Step, *, channel: str, table: str = 
 
 
 @flow(name="approve")
-def approve_tables(table: str = "", release: bool = False) -> list[str]:
+def approve_tables(table: parameters.Table = "", release: parameters.Release = False) -> list[str]:
     """Approves a table of canary, or all; with `release` stable serves them at once. Returns the approved tables."""
     settings = from_environment()
     approvals = approve_steps(settings, tracked, channel="canary", table=table)

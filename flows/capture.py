@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prefect import flow
-from prefect.events import emit_event
 
+from flows import fleet_events
+from flows.parameters import WindowH
 from flows.steps import Step, table_artifact, tracked
 from kernels.profile import Drift, RankedOperator, TrafficProfile, rank
 from kernels.roofline import cached_peaks
 from tasks import object_store, traffic
 from tasks.settings import Settings, from_environment
 
-DRIFT_EVENT = "gristmill.profile.drifted"
+DRIFT_EVENT = fleet_events.DRIFTED
 
 
 @dataclass(frozen=True)
@@ -42,23 +43,20 @@ def capture_steps(settings: Settings, window_h: float, step: Step) -> Captured:
 
 
 @flow(name="capture")
-def capture(window_h: float = 24.0) -> str:
+def capture(window_h: WindowH = 24.0) -> str:
     """Captures the last hours of traffic; emits an event when it has drifted. Returns the profile's digest."""
     settings = from_environment()
     captured = capture_steps(settings, window_h, tracked)
     table_artifact("ranked-operators", ranking_rows(captured.ranked), "Operators by what optimising them could save")
     if captured.drift is not None and captured.drift.exceeds():
         moved = captured.drift.operators[0]
-        emit_event(
-            event=DRIFT_EVENT,
-            resource={"prefect.resource.id": f"gristmill.fleet.{settings.fleet}.{settings.model}"},
-            payload={
-                "profile": captured.digest,
-                "operator": moved.operator,
-                "psi": moved.psi,
-                "octaves": moved.octaves,
-            },
-        )
+        payload = {
+            "profile": captured.digest,
+            "operator": moved.operator,
+            "psi": moved.psi,
+            "octaves": moved.octaves,
+        }
+        fleet_events.emit(settings, DRIFT_EVENT, payload)
     return captured.digest
 
 

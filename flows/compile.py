@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from prefect import flow
 
 from agents.caps import BudgetCaps
+from agents.errors import BudgetSpentError
+from flows import parameters
+from flows.promote import Turn, publish_winners
 from flows.steps import Step, table_artifact, tracked
 from kernels import fusion_plan
-from tasks import object_store, results, traffic
+from tasks import budgeting, fleet_changes, mlflow_mirror, object_store, results, traffic
 from tasks.bench_session import SearchOptions, search_operators
 from tasks.compilation import Progress, SearchResult
+from tasks.errors import SearchBusyError
 from tasks.search_plan import NOT_RELEASED
 from tasks.settings import Settings, from_environment
 
@@ -47,19 +52,51 @@ def compile_steps(
 
 @flow(name="compile")
 def compile_kernels(
-    budget_s: float = 1800.0,
-    seed: int = 0,
-    only: list[str] | None = None,
-    strategy: str = SearchOptions.strategy,
-    agents: int = SearchOptions.agents,
-    fusions: bool = SearchOptions.fusions,
+    budget_s: parameters.BudgetS = 1800.0,
+    seed: parameters.Seed = 0,
+    only: parameters.Operators = None,
+    strategy: parameters.Strategy = SearchOptions.strategy,
+    agents: parameters.Agents = SearchOptions.agents,
+    fusions: parameters.Fusions = SearchOptions.fusions,
+    publish_to: parameters.PublishTo = "",
+    only_if_moved: parameters.OnlyIfMoved = False,
+    daily_s: parameters.DailyS = None,
+    model: parameters.Model = "",
 ) -> str:
-    """Searches for faster kernels for the newest traffic profile. Returns the search's id."""
+    """Searches for faster kernels for the newest traffic profile, and publishes them where asked to. Returns the
+    search's id and what became of it.
+    """
+    settings = from_environment()
+    settings = replace(settings, model=model) if model else settings
+    if only_if_moved and not tracked(_why)(settings):
+        return "traffic and engine are what was compiled for"
+    caps = budgeting.caps(settings, {} if daily_s is None else {"daily_wall_s": daily_s})
     options = SearchOptions(strategy, agents=agents, fusions=fusions)
-    result = compile_steps(from_environment(), tracked, budget_s=budget_s, seed=seed, only=only or (), options=options)
-    description = "; ".join([f"Search {result.search_id}", *remarks(result)])
+    turns: list[Turn] = []
+
+    def publish(search: SearchResult) -> None:
+        if publish_to:
+            turns.append(publish_winners(settings, tracked, channel=publish_to, search_id=search.search_id))
+
+    try:
+        result = compile_steps(
+            settings, tracked, budget_s=budget_s, seed=seed, only=only or (), caps=caps, options=options, then=publish
+        )
+    except (SearchBusyError, BudgetSpentError) as error:
+        if not only_if_moved:
+            raise
+        return str(error)  # started by an event: another one is at it, or the day's budget is spent
+    if any(turn.generation is not None for turn in turns):
+        tracked(mlflow_mirror.keep_mirror)(settings)
+    description = "; ".join([f"Search {result.search_id}", *remarks(result), *(turn.reason for turn in turns)])
     table_artifact("searched-operators", search_rows(result), description)
-    return result.search_id
+    return ": ".join([result.search_id, *(turn.reason for turn in turns)])
+
+
+def _why(settings: Settings) -> str:
+    with object_store.opened(settings) as opened:
+        profile = traffic.latest_profile(opened.store, settings)
+        return fleet_changes.reason_to_compile(opened.store, settings, profile)
 
 
 def search_rows(result: SearchResult) -> list[dict[str, str]]:

@@ -1,30 +1,19 @@
-"""The continuous flow: capture, and where traffic has left what was compiled for, compile and promote."""
+"""The continuous flow: capture, and where the fleet has left what was compiled for, compile and promote."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from prefect import flow
 
+from flows import parameters
 from flows.capture import capture_steps
 from flows.compile import compile_steps
-from flows.promote import promote_steps
+from flows.promote import Turn, publish_winners
 from flows.steps import Step, tracked
-from tasks import mlflow_mirror
+from tasks import fleet_changes, mlflow_mirror, object_store
 from tasks.compilation import Progress, SearchResult
-from tasks.errors import NoWinnerError
+from tasks.errors import SearchBusyError
 from tasks.proving import Told
 from tasks.settings import Settings, from_environment
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What one turn of the mill did."""
-
-    compiled: bool
-    generation: int | None
-    """Published generation; None if nothing was."""
-    reason: str
 
 
 def continuous_steps(
@@ -37,36 +26,35 @@ def continuous_steps(
     progress: Progress | None = None,
     tell: Told = lambda text: None,
 ) -> Turn:
-    """One turn. It costs a capture while traffic is what it was.
+    """One turn. It costs a capture while traffic and engine are what they were.
 
     Traffic counts as compiled for once its winners were published, so a turn that was cut off is done again, from the
-    journal.
+    journal. A turn that finds another process at the same search leaves it to that one.
     """
     captured = capture_steps(settings, window_h, step)
-    if not captured.needs_compile:
+    with object_store.opened(settings) as opened:
+        why = step(fleet_changes.reason_to_compile)(opened.store, settings, captured.profile)
+    if not why:
         return Turn(False, None, "traffic is what it was compiled for")
-    tell("traffic has moved" if captured.drift else "nothing was compiled for this fleet yet")
+    tell(why)
     turns: list[Turn] = []
 
     def publish(search: SearchResult) -> None:
-        turns.append(_published(settings, step, channel, search.search_id, tell))
+        turns.append(publish_winners(settings, step, channel=channel, search_id=search.search_id, tell=tell))
 
-    compile_steps(settings, step, budget_s=budget_s, progress=progress, then=publish)
+    try:
+        compile_steps(settings, step, budget_s=budget_s, progress=progress, then=publish)
+    except SearchBusyError as error:
+        return Turn(False, None, str(error))
     return turns[0]
 
 
-def _published(settings: Settings, step: Step, channel: str, search_id: str, tell: Told) -> Turn:
-    try:
-        published, artifacts = promote_steps(settings, step, channel=channel, search_id=search_id, tell=tell)
-    except NoWinnerError as error:
-        return Turn(True, None, str(error))
-    if len(published.declined) == len(artifacts):
-        return Turn(True, None, "; ".join(f"{name} stays: {why}" for name, why in published.declined.items()))
-    return Turn(True, published.number, f"generation {published.number} of {channel}")
-
-
 @flow(name="continuous")
-def continuous(window_h: float = 24.0, budget_s: float = 1800.0, channel: str = "canary") -> str:
+def continuous(
+    window_h: parameters.WindowH = 24.0,
+    budget_s: parameters.BudgetS = 1800.0,
+    channel: parameters.Channel = "canary",
+) -> str:
     """One turn of the mill; the schedule makes it continuous. Returns what it did."""
     settings = from_environment()
     turn = continuous_steps(settings, tracked, window_h=window_h, budget_s=budget_s, channel=channel)

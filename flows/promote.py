@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from prefect import flow
 
+from flows import parameters
 from flows.steps import Step, table_artifact, tracked
 from gristmill.kernel_table import Artifact
 from registry.errors import ApprovalError
@@ -18,6 +20,16 @@ from tasks.settings import Settings, from_environment
 
 PROOF_S = 6.0
 """Seconds of measuring per workload and winner."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What came of a search, or why there was none."""
+
+    compiled: bool
+    generation: int | None
+    """Published generation; None if nothing was."""
+    reason: str
 
 
 def promote_steps(
@@ -49,7 +61,7 @@ def promote_steps(
     if not winners:
         raise _no_winner(search.result.search_id, entries, failed)
     proofs = step(proving.prove_winners)(settings, search, winners, proof_s, tell)
-    artifacts, files = proving.artifacts_of(proofs, settings, tell)
+    artifacts, files = proving.artifacts_of(proofs, settings, tell, search.profile.versions)
     with object_store.opened(settings) as opened:
         tell(f"signing and publishing {len(artifacts)} tables")
         reason = f"search {search.result.search_id}"
@@ -70,8 +82,26 @@ def _no_winner(search_id: str, entries: Sequence[JournalEntry], failed: Mapping[
     )
 
 
+def publish_winners(
+    settings: Settings, step: Step, *, channel: str, search_id: str, tell: Told = lambda text: None
+) -> Turn:
+    """Promotes what a search of the loop found. To have found nothing that may go out is an outcome."""
+    try:
+        published, artifacts = promote_steps(settings, step, channel=channel, search_id=search_id, tell=tell)
+    except NoWinnerError as error:
+        return Turn(True, None, str(error))
+    if len(published.declined) == len(artifacts):
+        return Turn(True, None, "; ".join(f"{name} stays: {why}" for name, why in published.declined.items()))
+    return Turn(True, published.number, f"generation {published.number} of {channel}")
+
+
 @flow(name="promote")
-def promote(channel: str = "canary", search_id: str = "", proof_s: float = PROOF_S, again: bool = False) -> int:
+def promote(
+    channel: parameters.Channel = "canary",
+    search_id: parameters.SearchId = "",
+    proof_s: parameters.ProofS = PROOF_S,
+    again: parameters.Again = False,
+) -> int:
     """Publishes the winners of the last search, or of one given by id; those that failed in canary only `again`.
     Returns the generation's number.
     """

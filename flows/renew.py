@@ -10,13 +10,15 @@ from tasks import object_store, promotion
 from tasks.settings import Settings, from_environment
 
 
-def renew_steps(settings: Settings, step: Step) -> None:
-    """Renews the online signatures. Content and numbers of the channels stay."""
+def renew_steps(settings: Settings, step: Step) -> str:
+    """Renews the online signatures. Content and numbers of the channels stay. Returns when the timestamp expires."""
     with object_store.opened(settings) as opened:
-        step(Repository(opened.store, promotion.keyring_of(settings)).renew)()
+        repository = Repository(opened.store, promotion.keyring_of(settings))
+        step(repository.renew)()
+        return repository.read().timestamp.signed.expires.isoformat()
 
 
 @flow(name="renew")
-def renew() -> None:
-    """To be scheduled several times within the life of a timestamp."""
-    renew_steps(from_environment(), tracked)
+def renew() -> str:
+    """To be scheduled several times within the life of a timestamp. Returns when that expires."""
+    return renew_steps(from_environment(), tracked)

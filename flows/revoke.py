@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from flows import parameters
 from flows.steps import Step, tracked
 from registry.revocation import Revoked, revoke
 from tasks import mlflow_mirror, object_store
@@ -19,7 +20,7 @@ def revoke_steps(settings: Settings, step: Step, *, digest: str, reason: str) ->
 
 
 @flow(name="revoke")
-def revoke_kernel(digest: str, reason: str) -> str:
+def revoke_kernel(digest: parameters.Digest, reason: parameters.Reason) -> str:
     """Revokes by digest, or its first 12 digits or more. Returns the whole digest."""
     settings = from_environment()
     revoked = revoke_steps(settings, tracked, digest=digest, reason=reason)

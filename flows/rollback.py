@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from flows import parameters
 from flows.steps import Step, tracked
 from registry.publication import Published
 from registry.rollback import roll_back
@@ -24,7 +25,7 @@ def rollback_steps(
 
 
 @flow(name="rollback")
-def rollback(channel: str = "stable", to: int | None = None) -> int:
+def rollback(channel: parameters.Channel = "stable", to: parameters.StateNumber = None) -> int:
     """Rolls a channel back: to the state before the current one, or to a numbered one (0: no kernels at all)."""
     settings = from_environment()
     number = rollback_steps(settings, channel, to, tracked).number

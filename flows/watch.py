@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from prefect import flow
 from prefect.events import emit_event
 
+from flows import parameters
 from flows.promote import release_steps
 from flows.rollback import rollback_steps
 from flows.steps import Step, table_artifact, tracked
@@ -75,12 +76,8 @@ def _roll_back(settings: Settings, step: Step, judged: str, reason: str) -> str:
 
 
 @flow(name="watch")
-def watch(act: bool = True, policy: dict[str, float] | None = None) -> list[str]:
-    """Looks at the canaries once, and acts. Returns what it found.
-
-    Args:
-        policy: numbers of `registry.canary.WatchPolicy` that differ from the default, by name.
-    """
+def watch(act: parameters.Act = True, policy: parameters.WatchNumbers = None) -> list[str]:
+    """Looks at the canaries once, and acts. Returns what it found."""
     settings = from_environment()
     found = watch_steps(settings, tracked, canary.policy_of(policy or {}), act=act)
     table_artifact("canary-hosts", watch_report.host_rows(one.looked for one in found), summary(found))

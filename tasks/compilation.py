@@ -19,6 +19,7 @@ from gristmill.workload import Workload
 from kernels.profile import RankedOperator, TrafficProfile
 from kernels.roofline import Peaks
 from tasks.agent_thread import Departure
+from tasks.fleet_changes import engine_versions
 from tasks.journal import Journal
 from tasks.metering import metered
 from tasks.recruitment import Staff, session_for
@@ -105,9 +106,12 @@ class Silent:
 
 
 def search_id_of(profile: TrafficProfile, seed: int) -> str:
-    """A search is named by the call patterns it is for and its seed, so that a killed one is found again."""
+    """A search is named by the call patterns it is for, the engine that was to be beaten and its seed: so a killed one
+    is found again, and verdicts against another version of the engine are not.
+    """
     patterns = sorted(workload.digest for workload in profile.workloads)
-    return records.digest([profile.hardware, patterns, seed])[:12]
+    engine = {package: sorted(versions) for package, versions in engine_versions(profile.versions).items()}
+    return records.digest([profile.hardware, patterns, seed, *([engine] if engine else [])])[:12]
 
 
 def journal_path(settings: Settings, search_id: str) -> Path:

@@ -43,3 +43,7 @@ class WatchError(GristmillError):
 
 class MirrorError(GristmillError):
     """MLflow's model registry could not be made to show what the channels serve."""
+
+
+class RevalidationError(GristmillError):
+    """A kernel that is served cannot be judged again, for its sources or its evidence are not there."""

@@ -107,21 +107,27 @@ def prefect_environment(home: Path, api_url: str) -> dict[str, str]:
     }
 
 
-def prefect_server(home: Path, port: int) -> tuple[LocalServer, dict[str, str]]:
-    """Starts a Prefect server with its SQLite under `home`; returns it and the environment of its clients."""
+def prefect_server(home: Path, port: int, database: str = "") -> tuple[LocalServer, dict[str, str]]:
+    """Starts a Prefect server; returns it and the environment of its clients, which holds no password.
+
+    Args:
+        database: URL of its PostgreSQL, as `tasks.deployment.database_url` gives it; SQLite under `home` if empty.
+    """
     base = f"http://{LOOPBACK}:{port}"
     env = prefect_environment(home, f"{base}/api")
+    own = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}
     argv = [sys.executable, "-m", "prefect", "server", "start", "--host", LOOPBACK, "--port", str(port)]
     server = LocalServer(
-        "Prefect server", argv, home / "logs" / "prefect-server.log", env=env, ready_url=f"{base}/api/health"
+        "Prefect server", argv, home / "logs" / "prefect-server.log", env={**env, **own}, ready_url=f"{base}/api/health"
     )
     return server, env
 
 
-def prefect_worker(home: Path, env: Mapping[str, str], pool: str) -> LocalServer:
-    """Starts a process worker that runs the scheduled deployments of a pool."""
-    argv = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process", "--limit", "1"]
-    return LocalServer("Prefect worker", argv, home / "logs" / "prefect-worker.log", env=env)
+def prefect_worker(home: Path, env: Mapping[str, str], pool: str, limit: int = 1) -> LocalServer:
+    """Starts a process worker that runs the deployments of a pool, so many at once."""
+    argv = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
+    argv += ["--limit", str(limit), "--name", f"{pool}-{os.getpid()}"]
+    return LocalServer(f"Prefect worker of {pool}", argv, home / "logs" / f"prefect-worker-{pool}.log", env=env)
 
 
 def mlflow_server(home: Path, store_uri: str, artifacts: str, port: int) -> LocalServer:

@@ -46,6 +46,8 @@ from tasks.settings import POLICY, Settings
 
 HELD_OUT_LIMIT = 6
 """Unseen workloads per operator in a second judgement."""
+CANDIDATE_FILE = "candidate.json"
+"""Among an artifact's sources: the candidate as a record, so that anybody can judge it again."""
 NEAR_BEST = 0.85
 """Share of the best lower bound on a workload from which a candidate will do for it."""
 
@@ -147,7 +149,8 @@ def prove(
         tell(f"{operator} {dtype}: {candidate.origin.pattern} {verdict.status.value}, {verdict.duration_s:.0f} s")
         built = _file("kernel.so", bench.object_of(candidate), files)
         sources = tuple(_file(path, text.encode(), files) for path, text in sorted(candidate.files.items()))
-        judged.append(Judged(candidate, verdict, built, sources))
+        whole = _file(CANDIDATE_FILE, records.canonical_json(candidate), files)
+        judged.append(Judged(candidate, verdict, built, (*sources, whole)))
     return Proof(operator, dtype, tuple(judged), files)
 
 

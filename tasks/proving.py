@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from gristmill.kernel_table import Artifact
 from kernels.candidate import Candidate
@@ -32,9 +33,15 @@ def prove_winners(
 
 
 def artifacts_of(
-    proofs: Sequence[tuple[Proof, dict[str, str]]], settings: Settings, tell: Told
+    proofs: Sequence[tuple[Proof, dict[str, str]]],
+    settings: Settings,
+    tell: Told,
+    engine: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[tuple[Artifact, ...], dict[str, bytes]]:
     """Artifacts of the operators whose gains survived; the others are told and left out.
+
+    Args:
+        engine: versions by package that hosts ran when the traffic was sampled. A proof expires with these, too.
 
     Raises:
         NoWinnerError: none survived.
@@ -44,7 +51,7 @@ def artifacts_of(
     problems: list[str] = []
     for proof, environment in proofs:
         try:
-            artifact, named = promotion.form_artifact(proof, settings, environment)
+            artifact, named = promotion.form_artifact(proof, settings, {**engine, **environment})
         except NoWinnerError as error:
             problems.append(str(error))
             tell(str(error))

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from flows.continuous import Turn, continuous_steps
-from flows.promote import promote_steps
+from flows.continuous import continuous_steps
+from flows.promote import Turn, promote_steps
 from flows.steps import Step
 from gristmill.workload import Workload
 from kernels.profile import TrafficProfile, rank

@@ -103,7 +103,7 @@ class TestProve:
 
     def test_every_file_is_there_once_under_its_digest(self) -> None:
         proof = prove(FormulaBench(lambda c, w: 2.0), profile(ONE), [candidate(1), candidate(2)])
-        assert len(proof.files) == 5, "two objects, two main.cpp, one header that both share"
+        assert len(proof.files) == 7, "two objects, two main.cpp, two candidates, one header that both share"
         assert all(records.sha256_hex(content) == digest for digest, content in proof.files.items())
 
 

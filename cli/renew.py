@@ -1,0 +1,25 @@
+"""`./mill renew`: signs the registry's metadata anew before it expires, as the scheduled deployment does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from tasks.settings import from_environment
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from flows import steps
+    from flows.renew import renew_steps
+
+    settings = from_environment()
+    expires = steps.run("renew", lambda step: renew_steps(settings, step))
+    if arguments.json:
+        print(json.dumps({"timestamp_expires_utc": expires}))
+    else:
+        print(f"signed anew; hosts take it for current until {expires}")
+    return 0
