@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
-from flows import steps
+from flows import search_progress, steps
+from flows.search_progress import SearchProgress
 from gristmill.errors import GristmillError
+from tasks.search_session import Trial
+from tests.tasks.world import candidate, verdict
 
 ROOT = Path(__file__).parents[2]
+TRIAL = Trial(0, candidate(), verdict(candidate()), False, 1.0)
 
 
 class BrokenStepError(GristmillError):
@@ -120,3 +124,48 @@ def test_a_table_beside_a_run_is_kept(prefect_client: Any) -> None:
     shows()
     found = Artifact.get("some-rows")
     assert found is not None and "rms_norm" in str(found.data) and found.description == "Rows"
+
+
+def test_a_search_fills_its_bar_and_is_full_only_at_its_end(prefect_client: Any) -> None:
+    from prefect import flow
+    from prefect.artifacts import Artifact
+
+    seen: list[tuple[float, str]] = []
+    now_s = [0.0]
+
+    @flow
+    def searches() -> None:
+        def look() -> None:
+            found = Artifact.get(search_progress.KEY)
+            assert found is not None
+            seen.append((float(str(found.data)), str(found.description)))
+
+        bar = SearchProgress(40.0, clock=lambda: now_s[0])
+        bar.operator("rms_norm", "float32", 20.0, 3)
+        look()
+        for now_s[0] in (5.0, 30.0, 90.0):
+            bar.trial(TRIAL, 1.25)
+            look()
+        bar.done("search abc")
+        look()
+
+    searches()
+    assert [progress for progress, _ in seen] == [0.0, 0.0, 75.0, 99.0, 100.0]
+    assert seen[2][1] == "rms_norm float32, 3 workloads, 20 s: candidate 2, best so far 1.25x"
+    assert seen[-1][1] == "search abc"
+
+
+def test_a_server_that_does_not_answer_costs_the_search_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import httpx
+    import prefect.artifacts
+
+    def refuse(**_: object) -> None:
+        raise httpx.ConnectError("nobody there")
+
+    monkeypatch.setattr(prefect.artifacts, "create_progress_artifact", refuse)
+    bar = SearchProgress(10.0)
+    bar.operator("rms_norm", "float32", 5.0, 1)
+    bar.done("over")
+    assert "nobody there" in caplog.text
