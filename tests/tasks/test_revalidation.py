@@ -1,4 +1,4 @@
-"""What is served and holds no longer goes, for the right reason; a night that was killed goes on and repeats nothing."""
+"""What is served and fails goes, for the right reason; a night that was killed goes on and repeats nothing."""
 
 from __future__ import annotations
 
