@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flows import demo_state, steps
 from flows.capture import Captured
@@ -81,6 +82,7 @@ class VllmDemo(Demo):
         own = replace(settings, model=f"{settings.model}-vllm")
         super().__init__(own, demo, progress, fresh=fresh, before_flows=before_flows, name="demo-vllm")
         self._kill_file = self._folder / "kill"
+        self._proving = False
 
     def turn(self) -> VllmDemoResult:
         """The whole turn.
@@ -108,6 +110,7 @@ class VllmDemo(Demo):
                     demo_state.end(self._folder)
                     self._progress.say("promote", f"nothing to promote: {error}")
                     return self._result(captured, search, (), Trial((), self._state.seed), str(error), status)
+                self._proving = True
                 with self._phase("prove"):
                     first = run_start(process, self._measured, self._trial, 0, self._tell)
                 with self._phase("roll back"):
@@ -136,6 +139,10 @@ class VllmDemo(Demo):
         if not decision.promote:
             self._progress.say("prove", f"not released to stable: {decision.reason}")
         return decision
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        if not (self._proving and event["event"] == "progress"):  # pairs are told instead
+            super()._on_event(event)
 
     def _tell(self, text: str) -> None:
         self._progress.say("prove", text)

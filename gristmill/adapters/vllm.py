@@ -14,8 +14,8 @@ import re
 from typing import Any
 
 from gristmill import __version__
-from gristmill.errors import EngineError
-from gristmill.membership import VARIABLE
+from gristmill.errors import EngineError, GristmillError
+from gristmill.membership import VARIABLE, inherited
 
 KNOWN = ((0, 32),)
 """Releases, major and minor, whose structure was looked at and whose engine was run."""
@@ -33,14 +33,16 @@ def register() -> None:
     try:
         check_version(_version())
         _check_structure()
-    except EngineError as error:
+        cache_dir = inherited(os.environ).cache_dir
+    except GristmillError as error:
         LOGGER.warning("%s; it serves with its own kernels", error)
         return
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    from gristmill.adapters import vllm_scheduler, vllm_worker
+    from gristmill.adapters import vllm_scheduler, vllm_tuned, vllm_worker
 
+    vllm_tuned.point(os.environ, cache_dir)
     for layer in LAYERS:
         _stand_in(layer)
     _separate_compiled_graphs()
