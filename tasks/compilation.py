@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from tasks.search_plan import Skipped, plan, workloads_of
 from tasks.search_scope import SEARCH, representative
 from tasks.search_session import Bench, SearchSession, Trial, TrialLog
 from tasks.settings import Settings
+from tasks.steady_recall import SteadyRecall
 
 AT_ROOFLINE = "every operator already runs at the roofline"
 
@@ -149,6 +150,7 @@ def run_searches(
     chosen = plan(profile, peaks, budget_s, only=only, fusions=fusions, is_writable=staff.can_write)
     search_id = search_id_of(profile, seed)
     journal = Journal(journal_path(settings, search_id))
+    staff = replace(staff, memory=SteadyRecall(staff.memory, settings.searches_dir / search_id))
     searched: list[OperatorSearch] = []
     step = 0
     spare_s = 0.0

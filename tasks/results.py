@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gristmill import durable_file, records
 from gristmill.workload import Workload
 from kernels.profile import TrafficProfile
+from tasks import steady_recall
 from tasks.compilation import SearchResult
 from tasks.errors import NoWinnerError
 from tasks.search_plan import workloads_of
@@ -27,10 +28,11 @@ class KeptSearch:
 
 
 def keep(settings: Settings, search: KeptSearch) -> None:
-    """Writes the search's result; the file appears by rename."""
+    """Writes the search's result; the file appears by rename. What only a second life of it needed goes."""
     folder = settings.searches_dir / search.result.search_id
     folder.mkdir(parents=True, exist_ok=True)
     durable_file.write(folder / "result.json", records.canonical_json(search))
+    steady_recall.forget(folder)
 
 
 def load(settings: Settings, search_id: str = "") -> KeptSearch:

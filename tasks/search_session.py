@@ -5,8 +5,10 @@ never waits for the others: language models, each in a thread of its own. What t
 goes ahead of proposals, and theirs ahead of the fast agents', which keep a share all the same.
 
 What a session guarantees: a candidate that was judged before (same code, same workloads) is not judged again, and a
-session that goes on after a crash first learns all that earlier ones did. The budget ends it after the candidate in
-hand. However it ends, its threads end with it, and what was proposed and not judged is on record.
+session that goes on after a crash first learns all that earlier ones did. Fast agents alone retrace their steps: asked
+the same in the same order, with the journal for a judge, they come to where the earlier life was, and go on as it
+would have. The budget ends a session after the candidate in hand. However it ends, its threads end with it, and what
+was proposed and not judged is on record.
 """
 
 from __future__ import annotations
@@ -144,6 +146,8 @@ class SearchSession:
         self._clock = clock
         self._inherited_s = 0.0
         self._selection = Selection()
+        self._unlearned = {one.candidate.digest: one for one in journal.entries_on(brief.workloads)}
+        """What earlier lives judged and this one has not come to yet, in order."""
         self._ahead: deque[Request] = deque()
         """Proposals of fast agents, and those that an earlier life left."""
         self._in_hand: Request | None = None
@@ -160,8 +164,10 @@ class SearchSession:
         started = self._clock()
         patience_s = HURRIED_S
         try:
-            yield from self._replay(started)
+            if self._swarm is not None:
+                yield from self._replay(started)
             yield from self._search(started, budget_s)
+            yield from self._replay(started)
             patience_s = ENDING_S
         except BudgetSpentError as error:
             self.course.ended, self.course.spent = str(error), True
@@ -192,10 +198,14 @@ class SearchSession:
         self._queue.notify()
 
     def _replay(self, started: float) -> Iterator[Trial]:
-        """All that earlier lives judged: the strategy and every agent learn it, in order."""
-        for entry in self._journal.entries_on(self._brief.workloads):
-            self._inherited_s += entry.verdict.duration_s
-            yield self._learn(entry.candidate, entry.verdict, started, replayed=True)
+        """What earlier lives judged and nobody has proposed again: the strategy and every agent learn it, in order."""
+        while self._unlearned:
+            yield self._relearn(next(iter(self._unlearned)), started)
+
+    def _relearn(self, digest: str, started: float) -> Trial:
+        entry = self._unlearned.pop(digest)
+        self._inherited_s += entry.verdict.duration_s
+        return self._learn(entry.candidate, entry.verdict, started, replayed=True)
 
     def _search(self, started: float, budget_s: float) -> Iterator[Trial]:
         def left_s() -> float:
@@ -207,11 +217,17 @@ class SearchSession:
         for thread in self._threads:
             thread.start()
         while left_s() > 0 and not self._is_enough():
-            self._tick()
+            if not self._unlearned:
+                self._tick()
             self._tell_waiting(*self._waiting())
             alone = self._working == 0
             request = self._next()
-            if request is not None:
+            if request is not None and request.candidate.digest in self._unlearned:
+                yield self._relearn(request.candidate.digest, started)
+            elif request is not None and self._unlearned:
+                self._ahead.appendleft(request)  # the trail is lost: another way of proposing, or another memory
+                yield from self._replay(started)
+            elif request is not None:
                 trial = self._serve(request, started)
                 if trial is not None:
                     yield trial
@@ -243,7 +259,7 @@ class SearchSession:
         left = self._swarm.record.unjudged(self._journal, self._brief.workloads) if self._swarm is not None else ()
         candidates = [*(proposal.candidate for proposal in left), *self._first]
         for candidate in {candidate.digest: candidate for candidate in candidates}.values():
-            if self._journal.find(candidate, self._brief.workloads) is None:
+            if self._verdict_on(candidate) is None:
                 self._put_ahead(candidate)
 
     def _next(self) -> Request | None:
@@ -286,13 +302,19 @@ class SearchSession:
 
     def _is_known(self, agent: Agent, candidate: Candidate) -> bool:
         """Whether it was judged, of which the agent is reminded, or waits for it."""
-        verdict = self._journal.find(candidate, self._brief.workloads)
+        verdict = self._verdict_on(candidate)
         if verdict is not None:
             agent.learn(candidate, verdict)
         return verdict is not None or any(candidate.digest == request.candidate.digest for request in self._ahead)
 
+    def _verdict_on(self, candidate: Candidate) -> Verdict | None:
+        """As this life knows it."""
+        unlearned = candidate.digest in self._unlearned
+        return None if unlearned else self._journal.find(candidate, self._brief.workloads)
+
     def _put_ahead(self, candidate: Candidate) -> None:
-        self._bench.prepare(candidate)
+        if candidate.digest not in self._unlearned:
+            self._bench.prepare(candidate)
         self._ahead.append(Request(Kind.PROPOSAL, candidate, self._brief.workloads))
 
     def _serve(self, request: Request, started: float) -> Trial | None:

@@ -165,3 +165,38 @@ def test_pattern_agents_replay_to_where_they_were(tmp_path: Path) -> None:
     resumed, trials = run(dies_at=-1)
     assert [trial.candidate.digest for trial in trials[:10]] == killed.judged
     assert len(resumed.judged) == 6 and not set(resumed.judged) & set(killed.judged)
+
+
+@pytest.mark.parametrize("kills", [[0], [1], [7], [3, 4, 9]])
+def test_pattern_agents_that_were_killed_go_on_as_if_they_had_not_been(tmp_path: Path, kills: list[int]) -> None:
+    """Their study samples: without retracing its steps it would draw other candidates."""
+
+    def ratio(candidate: Candidate, workload: object) -> float:
+        return 0.8 + 0.1 * int(candidate.origin.parameters["UNROLL"])
+
+    def run(folder: Path, dies_at: int = -1) -> tuple[list[str], FormulaBench]:
+        bench = FormulaBench(ratio, Clock(), 1.0, dies_at)
+        journal = Journal(folder / "verdicts.jsonl")
+        session = SearchSession(bench, pattern_agents(brief(), 7), brief(), journal, ListLog(), clock=bench.clock)
+        trials: list[Trial] = []
+        with contextlib.suppress(KeyboardInterrupt):
+            trials.extend(session.run(18.0))
+        return [trial.candidate.digest for trial in trials], bench
+
+    whole, _ = run(tmp_path / "whole")
+    judged: list[str] = []
+    for dies_at in kills:
+        judged += run(tmp_path / "killed", dies_at)[1].judged
+    resumed, bench = run(tmp_path / "killed")
+    judged += bench.judged
+    assert resumed == whole
+    assert sorted(judged) == sorted(set(judged)) and set(judged) == set(whole)
+
+
+def test_what_nobody_proposes_again_is_learned_before_anything_new_is_judged(open_session) -> None:
+    list(open_session([agent(5, 6, 7)])[0].run(3.0))
+    other = agent(6, 1, 2)
+    session, bench, _ = open_session([other])
+    trials = list(session.run(5.0))
+    assert numbers(trials) == [6, 5, 7, 1, 2] and [trial.replayed for trial in trials] == [True] * 3 + [False] * 2
+    assert bench.judged == [candidate(1, agent="a").digest, candidate(2, agent="a").digest]
