@@ -1,8 +1,8 @@
 """`python -m benchmarks.sampling`: what sampling adds to a call, and what torch.profiler would add to a step.
 
 Calls go through a hook that no kernel serves, whose engine does nothing, in short blocks of a hundred calls, a step
-each: with everything that production turns on (every call counted, one in 17 timed, one step in 61 traced), and with
-no sampler. Blocks of one round follow each other in random order; each difference is of neighbouring blocks.
+each: with everything that production turns on (every call counted, one in 17 timed, one step in 61 traced at most),
+and with no sampler. Blocks of one round follow each other in random order; each difference is of neighbouring blocks.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def figure(found: Added, profiler_ms: float) -> Figure:
         round(found.median_us, 3),
         (round(found.low_us, 3), round(found.high_us, 3)),
         Outcome.MET if found.high_us <= LIMIT_US else Outcome.MISSED,
-        note=f"every call counted, one in {DEFAULT_PERIOD} timed, one step in {DEFAULT_TRACE_PERIOD} traced; mean "
+        note=f"every call counted, one in {DEFAULT_PERIOD} timed, at most one step in {DEFAULT_TRACE_PERIOD} traced; mean "
         f"{found.mean_us:.3f}. torch.profiler around a step of {BLOCK_CALLS} calls takes {profiler_ms:.1f} ms more, "
         f"{ratio:.0f} times as much per call",
     )
