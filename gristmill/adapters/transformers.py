@@ -10,6 +10,7 @@ M key heads, D head dimension, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.metadata
 import inspect
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 OLDEST_VERSION = (5, 20)
 NEWEST_MAJOR = 5
 DTYPES = (torch.float32, torch.bfloat16)
+REPLACED = ("forward", "__deepcopy__")
+"""What an attached module has of its own."""
 dense_like = functools.partial(torch.empty_like, memory_format=torch.contiguous_format)
 
 
@@ -45,15 +48,24 @@ class Attachment(Instruments):
         self._patched: list[nn.Module] = []
 
     def replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        """Gives one module instance a forward of its own."""
-        module.__dict__["forward"] = forward
+        """Gives one module instance a forward of its own. A copy of it has the engine's."""
+        module.__dict__.update(forward=forward, __deepcopy__=functools.partial(_engines_copy, module))
         self._patched.append(module)
 
     def detach(self) -> None:
         """Removes every replaced forward; the model is as it was."""
         for module in self._patched:
-            module.__dict__.pop("forward", None)
+            for name in REPLACED:
+                module.__dict__.pop(name, None)
         self._patched.clear()
+
+
+def _engines_copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """As `copy.deepcopy` makes it, but for what was replaced, which would compute with the original's weights."""
+    copied = memo[id(module)] = module.__new__(type(module))
+    state = {name: value for name, value in module.__dict__.items() if name not in REPLACED}
+    copied.__setstate__(copy.deepcopy(state, memo))
+    return copied
 
 
 def attach(model: Any, dispatcher: Dispatcher, sampler: Sampler | None = None) -> Attachment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,21 @@ def test_other_models_are_refused(tiny_model: Any) -> None:
     attach(tiny_model, Dispatcher(environ={}))
     with pytest.raises(EngineError, match="detach"):
         attach(tiny_model, Dispatcher(environ={}))
+
+
+def test_a_copy_of_an_attached_model_is_the_engines_and_computes_with_its_own_weights(tiny_model: Any) -> None:
+    ids_BS = torch.randint(0, 128, (2, 5), generator=torch.Generator().manual_seed(3))
+    plain = logits_of(tiny_model, ids_BS)
+    attachment = attach(tiny_model, Dispatcher(environ={}))
+    copied = copy.deepcopy(tiny_model)
+    assert torch.equal(logits_of(copied, ids_BS), plain)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.mul_(1.25)
+    assert torch.equal(logits_of(tiny_model, ids_BS), plain)
+    changed = logits_of(copied, ids_BS)
+    assert not torch.equal(changed, plain)
+    attach(copied, Dispatcher(environ={}))  # nothing is replaced in it yet
+    assert torch.equal(logits_of(copied, ids_BS), changed)
+    attachment.detach()
+    assert not any("__deepcopy__" in module.__dict__ for module in tiny_model.modules())
