@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from cli.watch import Watch
     from flows import steps
     from flows.compile import compile_steps, remarks, search_rows
+    from tasks import cycle_report
 
     for name in arguments.operator:
         catalogue.operator(name)
@@ -72,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _report_bugs(result)
     print(f"search {result.search_id}; ./mill replay {result.search_id} lists its candidates")
     print("./mill promote publishes what is confirmed, ./mill ui shows every run")
+    print(f"report {cycle_report.path_of(settings, result.search_id)}")
     return _report_bugs(result)
 
 

@@ -12,9 +12,10 @@ from agents.caps import BudgetCaps
 from agents.errors import BudgetSpentError
 from flows import parameters
 from flows.promote import Turn, publish_winners
+from flows.search_progress import SearchProgress
 from flows.steps import Step, table_artifact, tracked
 from kernels import fusion_plan
-from tasks import budgeting, fleet_changes, mlflow_mirror, object_store, results, traffic
+from tasks import budgeting, cycle_report, fleet_changes, mlflow_mirror, object_store, results, traffic
 from tasks.bench_session import SearchOptions, search_operators
 from tasks.compilation import Progress, SearchResult
 from tasks.errors import SearchBusyError
@@ -45,6 +46,7 @@ def compile_steps(
         profile = step(traffic.latest_profile)(opened.store, settings)
         result = step(search_operators)(settings, profile, budget_s, seed, only, progress, caps, options)
         step(results.keep)(settings, results.KeptSearch(datetime.now(UTC).isoformat(), profile, result))
+        step(cycle_report.write)(settings, result.search_id)
         then(result)
         step(traffic.mark_compiled)(opened.store, settings, profile)
     return result
@@ -73,6 +75,7 @@ def compile_kernels(
     caps = budgeting.caps(settings, {} if daily_s is None else {"daily_wall_s": daily_s})
     options = SearchOptions(strategy, agents=agents, fusions=fusions)
     turns: list[Turn] = []
+    bar = SearchProgress(budget_s)
 
     def publish(search: SearchResult) -> None:
         if publish_to:
@@ -80,7 +83,15 @@ def compile_kernels(
 
     try:
         result = compile_steps(
-            settings, tracked, budget_s=budget_s, seed=seed, only=only or (), caps=caps, options=options, then=publish
+            settings,
+            tracked,
+            budget_s=budget_s,
+            seed=seed,
+            only=only or (),
+            caps=caps,
+            options=options,
+            progress=bar,
+            then=publish,
         )
     except (SearchBusyError, BudgetSpentError) as error:
         if not only_if_moved:
@@ -89,6 +100,7 @@ def compile_kernels(
     if any(turn.generation is not None for turn in turns):
         tracked(mlflow_mirror.keep_mirror)(settings)
     description = "; ".join([f"Search {result.search_id}", *remarks(result), *(turn.reason for turn in turns)])
+    bar.done(description)
     table_artifact("searched-operators", search_rows(result), description)
     return ": ".join([result.search_id, *(turn.reason for turn in turns)])
 

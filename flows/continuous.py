@@ -8,6 +8,7 @@ from flows import parameters
 from flows.capture import capture_steps
 from flows.compile import compile_steps
 from flows.promote import Turn, publish_winners
+from flows.search_progress import SearchProgress
 from flows.steps import Step, tracked
 from tasks import fleet_changes, mlflow_mirror, object_store
 from tasks.compilation import Progress, SearchResult
@@ -57,7 +58,10 @@ def continuous(
 ) -> str:
     """One turn of the mill; the schedule makes it continuous. Returns what it did."""
     settings = from_environment()
-    turn = continuous_steps(settings, tracked, window_h=window_h, budget_s=budget_s, channel=channel)
+    bar = SearchProgress(budget_s)
+    turn = continuous_steps(settings, tracked, window_h=window_h, budget_s=budget_s, channel=channel, progress=bar)
+    if turn.compiled:
+        bar.done(turn.reason)
     if turn.generation is not None:
         tracked(mlflow_mirror.keep_mirror)(settings)
     return turn.reason

@@ -12,7 +12,7 @@ from flows.steps import Step, table_artifact, tracked
 from gristmill.kernel_table import Artifact
 from registry.errors import ApprovalError
 from registry.publication import Published, move
-from tasks import compilation, journal, mlflow_mirror, object_store, promotion, proving, results
+from tasks import compilation, cycle_report, journal, mlflow_mirror, object_store, promotion, proving, results
 from tasks.errors import NoWinnerError
 from tasks.journal import JournalEntry
 from tasks.proving import Told
@@ -68,6 +68,9 @@ def promote_steps(
         published = step(promotion.publish_artifacts)(
             opened.store, settings, channel, artifacts, files, search.profile, reason, again
         )
+    step(cycle_report.keep_promotion)(settings, search.result.search_id, published, artifacts)
+    if step is tracked:
+        table_artifact("promotion-decision", decision_table(published, artifacts), reason)
     return published, artifacts
 
 
@@ -137,6 +140,20 @@ def release() -> int:
     number = release_steps(settings, tracked).number
     tracked(mlflow_mirror.keep_mirror)(settings)
     return number
+
+
+def decision_table(published: Published, artifacts: Sequence[Artifact]) -> list[dict[str, str]]:
+    """What was decided about each table and why, for an artifact."""
+    return [
+        {
+            "table": row.table,
+            "decision": row.decision,
+            "reason": row.reason,
+            "ranges": str(row.ranges),
+            "at least": f"{row.ratio_low:.2f}x",
+        }
+        for row in cycle_report.decisions_of(published, artifacts)
+    ]
 
 
 def range_rows(artifacts: Sequence[Artifact]) -> list[dict[str, str]]:

@@ -19,7 +19,7 @@ from flows import steps
 from flows.capture import Captured, capture_steps, ranking_rows
 from flows.compile import compile_steps, search_rows
 from flows.continuous import continuous_steps
-from flows.promote import promote_steps, range_rows, release_steps
+from flows.promote import decision_table, promote_steps, range_rows, release_steps
 from flows.rollback import rollback_steps
 from gristmill.directory_store import DirectoryStore
 from gristmill.kernel_table import Artifact
@@ -27,7 +27,7 @@ from gristmill.traces import Request
 from registry.publication import Published
 from registry.repository import Repository
 from registry.rollback import history
-from tasks import journal, promotion, search_lock
+from tasks import cycle_report, journal, promotion, search_lock
 from tasks.compilation import SearchResult, Silent, journal_path
 from tasks.errors import NoWinnerError, SearchBusyError
 from tasks.search_session import Trial
@@ -140,6 +140,7 @@ def test_2_a_search_finds_and_keeps_faster_kernels_and_is_one_process_s(turn: Tu
     entries = journal.read(journal_path(turn.settings, search.search_id))
     assert len(entries) == one.trials
     assert search.parent_run, "MLflow was reached"
+    assert "Pareto by range" in cycle_report.path_of(turn.settings, search.search_id).read_text()
     assert not capture_steps(turn.settings, 1.0, steps.plain).needs_compile, "it was compiled for"
 
 
@@ -150,6 +151,10 @@ def test_3_the_confirmed_ones_are_published_and_swapped_in_while_serving(turn: T
     )
     assert told and turn.published.number > 0 and list(turn.published.manifests) == ["rms_norm.float32"]
     assert all(float(row["at least"].removesuffix("x")) > 1 for row in range_rows(turn.artifacts))
+    (decided,) = decision_table(turn.published, turn.artifacts)
+    assert (decided["decision"], decided["reason"]) == ("published", f"generation {turn.published.number} of canary")
+    assert turn.search is not None
+    assert decided["reason"] in cycle_report.path_of(turn.settings, turn.search.search_id).read_text()
     number = turn.published.number
     turn.serve_until(lambda status: status["generation"] == number)
     served = turn.serve()
