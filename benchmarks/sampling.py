@@ -111,9 +111,9 @@ def figure(found: Added, profiler_ms: float) -> Figure:
         round(found.median_us, 3),
         (round(found.low_us, 3), round(found.high_us, 3)),
         Outcome.MET if found.high_us <= LIMIT_US else Outcome.MISSED,
-        note=f"every call counted, one in {DEFAULT_PERIOD} timed, at most one step in {DEFAULT_TRACE_PERIOD} traced; mean "
-        f"{found.mean_us:.3f}. torch.profiler around a step of {BLOCK_CALLS} calls takes {profiler_ms:.1f} ms more, "
-        f"{ratio:.0f} times as much per call",
+        note=f"every call counted, one in {DEFAULT_PERIOD} timed, one step in {DEFAULT_TRACE_PERIOD} traced at most; "
+        f"mean {found.mean_us:.3f}. torch.profiler around a step of {BLOCK_CALLS} calls takes {profiler_ms:.1f} ms "
+        f"more, {ratio:.0f} times as much per call",
     )
 
 
