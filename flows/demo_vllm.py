@@ -38,7 +38,7 @@ class VllmDemoSettings(DemoSettings):
     """As the reference demo's; a trial replays the first requests only."""
 
     dtype: str = "bfloat16"
-    pairs: int = 5
+    pairs: int = 6
     starts: int = 2
     trial_requests: int = 16
 
