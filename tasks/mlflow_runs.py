@@ -8,6 +8,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,13 @@ TITLE_CHARS = 48
 def run_name(candidate: Candidate) -> str:
     """Short and telling: `blocked_rows 3f2a9c01d4e7`."""
     return f"{candidate.origin.pattern or candidate.origin.agent} {candidate.digest[:DIGEST_CHARS]}"
+
+
+def search_name(start: SearchStart) -> str:
+    """For whom and when: `demo llama-8x1024, 2026-12-02 20:15, 0123456789ab`."""
+    of = " ".join(start.tags[name] for name in ("fleet", "model") if start.tags.get(name))
+    began = datetime.fromtimestamp(start.started_ms / 1000, UTC)
+    return f"{of or 'search'}, {began:%Y-%m-%d %H:%M}, {start.search_id}"
 
 
 def parent_tags(start: SearchStart) -> dict[str, str]:

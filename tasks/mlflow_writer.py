@@ -101,7 +101,7 @@ class RunWriter:
             parents[0].info.run_id
             if parents
             else self._client.create_run(
-                self._experiment_id, start.started_ms, mlflow_runs.parent_tags(start), start.search_id
+                self._experiment_id, start.started_ms, mlflow_runs.parent_tags(start), mlflow_runs.search_name(start)
             ).info.run_id
         )
         self._runs = {

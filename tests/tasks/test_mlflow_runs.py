@@ -62,6 +62,12 @@ def test_the_leaderboard_ranks_within_an_operator() -> None:
     ]
 
 
+def test_a_search_is_called_by_whom_it_is_for_and_when() -> None:
+    start = SearchStart("0123456789ab", "x", 1_764_706_500_000, {"fleet": "chat", "model": "llama-8b"})
+    assert mlflow_runs.search_name(start) == "chat llama-8b, 2025-12-02 20:15, 0123456789ab"
+    assert mlflow_runs.search_name(replace(start, tags={})) == "search, 2025-12-02 20:15, 0123456789ab"
+
+
 def test_the_figure_has_a_panel_per_operator_and_ends_at_the_best() -> None:
     figure = mlflow_runs.best_ratio_figure([trial(0, 1.5), trial(1, None, "softmax"), trial(2, 2.0), trial(3, 1.8)])
     four = mlflow_runs.best_ratio_figure([trial(step, 2.0, f"operator_{step}") for step in range(4)])
