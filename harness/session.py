@@ -137,8 +137,9 @@ class Session:
         message = runner.HEADER.pack(kind, len(payload), nonce) + payload
         channel.settimeout(timeout_s)
         try:
-            # Thawing and freezing are on the clock: nothing that a runner left running gets ahead, or ends late. A
-            # message that is there when the runner thaws wakes it once instead of twice.
+            # Thawing and stopping are on the clock: nothing that a runner left running gets ahead, or ends late. To
+            # stop each thread is not: a side with more of them would take longer. A message that is there when the
+            # runner thaws wakes it once instead of twice.
             fits = len(message) <= SOCKET_ROOM_BYTES
             start_ns = time.perf_counter_ns()
             if fits:
@@ -147,8 +148,9 @@ class Session:
             if not fits:
                 channel.sendall(message)
             header = self._wait(timeout_s)
-            self._process.freeze()
+            self._process.stop()
             elapsed_ns = time.perf_counter_ns() - start_ns
+            self._process.freeze()
         except OSError:
             raise self._death() from None
         if not header:
