@@ -7,8 +7,9 @@ a step, so the proof compares replays, and starts the engine again for the secon
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -83,6 +84,7 @@ class VllmDemo(Demo):
         super().__init__(own, demo, progress, fresh=fresh, before_flows=before_flows, name="demo-vllm")
         self._kill_file = self._folder / "kill"
         self._proving = False
+        self._cores = engine_cores(os.sched_getaffinity(0))
 
     def turn(self) -> VllmDemoResult:
         """The whole turn.
@@ -101,11 +103,12 @@ class VllmDemo(Demo):
                 with self._phase("capture"):
                     self._before_flows()
                     captured = self._capture()
-                with self._phase("search"):
-                    search = self._compile()
                 try:
-                    with self._phase("promote"):
-                        artifacts = self._promote(process)
+                    with on_cores(self._cores):
+                        with self._phase("search"):
+                            search = self._compile()
+                        with self._phase("promote"):
+                            artifacts = self._promote(process)
                 except NoWinnerError as error:
                     demo_state.end(self._folder)
                     self._progress.say("promote", f"nothing to promote: {error}")
@@ -166,6 +169,7 @@ class VllmDemo(Demo):
             "PYTHONPATH": str(site),
             "PYTHONSAFEPATH": "1",
             FILE_VARIABLE: str(self._kill_file),
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, self._cores)),
         }
         flags = [
             *serving_flags(self._settings, self._demo, opened),
@@ -198,3 +202,20 @@ class VllmDemo(Demo):
             self._latencies_s,
             self._phases_s,
         )
+
+
+def engine_cores(usable: Iterable[int]) -> tuple[int, ...]:
+    """What the engine's operators run on: all but one, which is left to its other processes, as by its own default."""
+    cores = sorted(usable)
+    return tuple(cores[: max(1, len(cores) - 1)])
+
+
+@contextlib.contextmanager
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """What this thread starts meanwhile runs there: kernels are to be proven with as many threads as the engine has."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)

@@ -27,22 +27,27 @@ LINKED = "_gristmill_linked"
 
 
 def register() -> None:
-    """Called by the engine, in each of its processes; may be called again. Never raises over another engine's build."""
+    """Called by the engine, in each of its processes; may be called again. Whatever goes wrong, the engine starts."""
     if not os.environ.get(VARIABLE):
         return
     try:
-        check_version(_version())
-        _check_structure()
-        cache_dir = inherited(os.environ).cache_dir
+        _register()
     except GristmillError as error:
         LOGGER.warning("%s; it serves with its own kernels", error)
-        return
+    except Exception:
+        LOGGER.exception("a bug of gristmill's; the engine serves with its own kernels")
+
+
+def _register() -> None:
+    check_version(_version())
+    _check_structure()
+    membership = inherited(os.environ)
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     from gristmill.adapters import vllm_scheduler, vllm_tuned, vllm_worker
 
-    vllm_tuned.point(os.environ, cache_dir)
+    vllm_tuned.point(os.environ, membership.cache_dir)
     for layer in LAYERS:
         _stand_in(layer)
     _separate_compiled_graphs()

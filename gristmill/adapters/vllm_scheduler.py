@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ class SchedulerLink:
         scheduler.update_from_output, scheduler._free_request = self._update_from_output, self._free_request
         scheduler.make_spec_decoding_stats, scheduler.shutdown = self._make_spec_decoding_stats, self._shutdown
         scheduler.gristmill = self
+        _offer_utility()
         try:
             self._spool = _opened_spool(environ)
         except GristmillError as error:
@@ -161,6 +163,13 @@ class SchedulerLink:
     def _give_up(self, reason: str) -> None:
         LOGGER.warning("%s; the scheduler is read no more", reason)
         self._reading, self._spool = False, None
+
+
+def _offer_utility() -> None:
+    """Lets the engine's front ask for these numbers, where this process is an engine core's."""
+    core = sys.modules.get("vllm.v1.engine.core")
+    if core is not None:
+        core.EngineCore.gristmill_scheduler = lambda self: self.scheduler.gristmill.status()
 
 
 def _opened_spool(environ: Mapping[str, str]) -> Spool | None:

@@ -84,9 +84,12 @@ class VllmEngine:
             if not self._settings.root_file:
                 raise ServingError("flush: this process does not spool; start it with a store and a root")
             return {"workers": self._llm.collective_rpc("gristmill_flush")}
-        workers = self._llm.collective_rpc("gristmill_status") if self._settings.root_file else [{}]
+        if not self._settings.root_file:
+            return {"front": os.getpid()}
+        workers = self._llm.collective_rpc("gristmill_status")
+        scheduler = self._llm.llm_engine.engine_core.call_utility("gristmill_scheduler")
         named = {"fleet": self._settings.fleet, "model": self._settings.model, "dtype": self._settings.dtype}
-        return {**named, **workers[0], "workers": workers, "front": os.getpid()}
+        return {**named, **workers[0], "workers": workers, "scheduler": scheduler, "front": os.getpid()}
 
 
 def _engine(settings: EngineSettings, compiled: bool) -> Any:
@@ -177,10 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _prepare_environment(settings: EngineSettings) -> None:
     """For the processes that the engine spawns."""
-    # By itself the engine keeps a core free, and kernels that were proven with all cores would wait for one another.
-    cores = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
-    defaults = {"VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_CPU_KVCACHE_SPACE": "1"}
-    defaults |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    defaults = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     if settings.root_file:
