@@ -1,9 +1,10 @@
-"""`./mill keys init|rotate|revoke|show`: the registry's keys, made, replaced, and shown with where each belongs."""
+"""`./mill keys init|export|rotate|revoke|show`: the registry's keys: made, handed out, replaced and shown."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +22,17 @@ OPENS = "MILL_KEYS_PASSPHRASE_FILE or MILL_KEYS_PASSPHRASE, or asked for at the 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        choices=("init", "rotate", "revoke", "show"),
-        help="init: make the missing keys and the registry; rotate: replace a good key; revoke: a stolen or lost one",
+        choices=("init", "export", "rotate", "revoke", "show"),
+        help="init: make the missing keys and the registry; export: copy what one machine needs of them; "
+        "rotate: replace a good key; revoke: a stolen or lost one",
     )
-    parser.add_argument("name", nargs="?", default="", help="a role, or one key of it, e.g. canary, root, root-2")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="a role, or one key of it, e.g. canary, root, root-2; several to export",
+    )
+    parser.add_argument("--to", metavar="DIR", type=Path, help="export: the folder that becomes that machine's keys/")
     parser.add_argument(
         "--unencrypted", action="store_true", help=f"no passphrase for new offline keys; by default {OPENS}"
     )
@@ -42,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _show(settings, arguments.json)
     if arguments.what == "init":
         return _init(settings, arguments)
+    if arguments.what == "export":
+        return _export(settings, arguments)
     return _replace(settings, arguments)
 
 
@@ -49,6 +59,18 @@ def _check(arguments: argparse.Namespace) -> None:
     from registry import keys
 
     what, known = arguments.what, [*keys.KEY_NAMES, *keys.KEY_NAMES["root"]]
+    if what == "export":
+        unknown = next((name for name in arguments.names if name not in known), None)
+        if unknown is not None or arguments.signer:
+            raise KeysArgumentsError(
+                f"keys export: found {unknown or '--signer'!r}, expected names of keys: {', '.join(known)}; or none, "
+                "for a machine that only looks"
+            )
+    elif len(arguments.names) > 1:
+        raise KeysArgumentsError(f"keys {what}: found {len(arguments.names)} names, expected one")
+    if (what == "export") != (arguments.to is not None):
+        raise KeysArgumentsError(f"keys {what}: --to DIR belongs to export, which needs it")
+    arguments.name = arguments.names[0] if len(arguments.names) == 1 else ""
     if what == "show" and (arguments.name or arguments.signer):
         raise KeysArgumentsError("keys show: shows all keys; give no name and no --signer")
     if bool(arguments.signer) != bool(arguments.public):
@@ -84,8 +106,34 @@ def _init(settings: Settings, arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print(f"keys are in {folder}, readable by this user only; the registry is ready")
         print(f"give every host {keyring.root_path}: all that it trusts starts there")
-        print("copy each private key (NAME.pem) to where it belongs, then delete it here:")
+        print(
+            "each other machine gets its own with: ./mill keys export NAME... --to DIR, which becomes its keys/; then"
+        )
+        print("delete here the private half (NAME.pem) of whatever belongs elsewhere:")
+    opened_names = [name for name in keys.OFFLINE if keyring.is_open(name)]
+    if opened_names and not arguments.unencrypted:
+        print(
+            f"NOT encrypted: {', '.join(opened_names)}: whoever reads {folder} is these people; replace each with: "
+            "./mill keys rotate NAME",
+            file=sys.stderr,
+        )
     return _show(settings, arguments.json)
+
+
+def _export(settings: Settings, arguments: argparse.Namespace) -> int:
+    from registry import keys
+    from registry.key_export import export
+
+    names = [name for given in arguments.names for name in keys.KEY_NAMES.get(given, (given,))]
+    private = [str(path) for path in export(keys.load_keys(settings.keys_dir), names, arguments.to)]
+    if arguments.json:
+        print(json.dumps({"folder": str(arguments.to), "private": private}, indent=2))
+        return 0
+    print(
+        f"{arguments.to} holds all public keys, root.json and {len(private)} private keys: {', '.join(names) or 'none'}"
+    )
+    print("move it to the other machine as keys/ in its MILL_HOME; whoever copies it meanwhile can sign as well")
+    return 0
 
 
 def _replace(settings: Settings, arguments: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ from gristmill.traces import Request, quantile_requests, read_trace, scale
 from harness.builder import find_compiler
 from registry.doctor import require_conditional_puts
 from registry.errors import ApprovalError
+from registry.keys import create_keys
 from registry.promotion import Decision
 from registry.repository import Repository
 from tasks import mlflow_mirror, object_store, promotion, results
@@ -160,7 +161,7 @@ class Demo:
     def _prepare_registry(self, opened: OpenStore) -> None:
         """Traffic is captured where nothing is promoted, whatever earlier demos left on the channel."""
         require_conditional_puts(opened.store)
-        keyring = promotion.keyring_of(self._settings)
+        keyring = create_keys(self._settings.keys_dir)
         repository = Repository(opened.store, keyring)
         repository.initialise()
         repository.renew()

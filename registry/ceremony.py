@@ -26,7 +26,7 @@ from gristmill.trust import CHANNELS, AttestationPolicy
 from registry import genesis, keys
 from registry.attestation import unattested
 from registry.entry import Edit, channel_of, entry_of, next_index
-from registry.errors import CeremonyError, ConflictError, RegistryStateError
+from registry.errors import CeremonyError, ConflictError, KeyFileError, RegistryStateError
 from registry.keys import NEXT, Keyring
 from registry.metadata_reader import DELEGATED, MetadataReader, State
 from registry.metadata_writer import MetadataWriter, sign, start_lifetime
@@ -115,7 +115,7 @@ class _Ceremony:
 
     def publish(self) -> Replaced:
         """Makes the new keys count, by one new root where it names them, and one swap of the timestamp."""
-        chain = self._lengthened(read_chain(self._store, genesis.own_root(self._keyring, self._writer)))
+        chain = self._lengthened(read_chain(self._store, genesis.own_root(self._keyring)))
         for _ in range(MAX_ATTEMPTS):
             state = self._current(chain)
             try:
@@ -264,7 +264,11 @@ def _ids(keyring: Keyring, names: Collection[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    with (folder / "ceremony.lock").open("ab") as lock:
+    try:
+        lock = (folder / "ceremony.lock").open("ab")
+    except OSError as error:
+        raise KeyFileError(f"keys folder {folder}: {error.strerror}; replacing a key writes there") from None
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

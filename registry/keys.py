@@ -94,6 +94,10 @@ class Keyring:
             self.is_here(name) and not is_encrypted(self._path(name, "pem")) for name in KEY_NAMES[role]
         )
 
+    def is_open(self, name: str) -> bool:
+        """Whether whoever can read this folder can sign with a key: its file is here, and not encrypted."""
+        return self._path(name, "pem").exists() and not is_encrypted(self._path(name, "pem"))
+
     def _named(self, role: str) -> list[tuple[str, Key]]:
         return list(zip(KEY_NAMES[role], self.public[role], strict=True))
 
@@ -110,18 +114,20 @@ class Keyring:
 def create_keys(folder: Path, new_passphrase: Secrets | None = None, secrets: Secrets = passphrase.ask) -> Keyring:
     """Makes the keys that are missing and returns them all; existing ones are never replaced.
 
-    A key whose public half alone is there was taken elsewhere on purpose, and is not missing.
+    A key whose public half alone is there was taken elsewhere on purpose, and is not missing. For `./mill keys init`
+    and the demo alone: whoever only looks must not become the holder of a registry's root keys.
 
     Args:
         new_passphrase: says what each new key of `OFFLINE` is encrypted with; None leaves them open, for demos.
 
     Raises:
-        KeyFileError: the folder can't be written.
+        KeyFileError: the folder can't be written, or holds part of a key set that was made elsewhere.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
         with Keyring(folder, {}).locked():
+            _refuse_a_part(folder)
             for name in key_names():
                 if not any((folder / f"{name}.{kind}").exists() for kind in ("pem", "uri", "pub")):
                     opens = new_passphrase(f"passphrase of key {name}") if new_passphrase and name in OFFLINE else ""
@@ -129,7 +135,7 @@ def create_keys(folder: Path, new_passphrase: Secrets | None = None, secrets: Se
                 if not (folder / f"{name}.pub").exists() and (folder / f"{name}.pem").exists():
                     _derive_public(folder, name, secrets)
     except OSError as error:
-        raise KeyFileError(f"keys folder {folder}: {error.strerror}; name a folder that this user can write") from error
+        raise KeyFileError(f"keys folder {folder}: {error.strerror}; keys must be written there") from error
     return load_keys(folder, secrets)
 
 
@@ -137,8 +143,13 @@ def load_keys(folder: Path, secrets: Secrets = passphrase.ask) -> Keyring:
     """The keys in a folder; private ones are read later.
 
     Raises:
-        KeyFileError: a public key is missing or malformed.
+        KeyFileError: there are none, or a public key is missing or malformed.
     """
+    if not any(_was_made(folder, (name,)) for name in key_names()):
+        raise KeyFileError(
+            f"keys folder {folder}: a key of every role is missing; make a key set: ./mill keys init, or bring what "
+            "this machine needs of one: ./mill keys export, where the keys are"
+        )
     public = {role: tuple(load_public(folder / f"{name}.pub") for name in names) for role, names in _present(folder)}
     return Keyring(folder, {**dict.fromkeys(KEY_NAMES, ()), **public}, secrets)
 
@@ -204,7 +215,10 @@ def load_public(path: Path) -> Key:
         content = path.read_text().strip()
         return trust.public_key(content) if content.startswith("{") else _from_pem(content)
     except FileNotFoundError:
-        raise KeyFileError(f"key file {path} is missing; restore it, or make a new key set: ./mill keys init") from None
+        raise KeyFileError(
+            f"key file {path} is missing; bring it here: the public halves of all keys belong beside each private one, "
+            "as ./mill keys export puts them"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise KeyFileError(f"key file {path}: {error}; expected a public key in PEM form") from error
 
@@ -226,6 +240,25 @@ def _was_made(folder: Path, names: Sequence[str]) -> bool:
     return any((folder / f"{name}.{kind}").exists() for name in names for kind in ("pem", "uri", "pub"))
 
 
+def _refuse_a_part(folder: Path) -> None:
+    """What was copied here of another key set must not be filled up with new keys: nobody could tell them apart.
+
+    A crash of `create_keys` leaves at most one private half without its public one, and all keys before it.
+    """
+    required = [name for role, names in KEY_NAMES.items() if role not in LATE for name in names]
+    missing = [name for name in required if not _was_made(folder, (name,))]
+    if not missing:
+        return
+    bare = [name for name in required if (folder / f"{name}.pem").exists() and not (folder / f"{name}.pub").exists()]
+    copied = [name for name in bare if required.index(name) > required.index(missing[0])]
+    if copied or (folder / "root.json").exists():
+        what = f"{copied[0]}.pem has come without its public half" if copied else "root.json is there already"
+        raise KeyFileError(
+            f"keys folder {folder}: {what}, and {missing[0]} is missing, so it is part of a key set that was made "
+            "elsewhere; bring the rest of it (./mill keys export there), or name an empty MILL_HOME for a new set"
+        )
+
+
 def _derive_public(folder: Path, name: str, secrets: Secrets) -> None:
     """After a crash between the two files, from the private one that is there."""
     private = _private(folder / f"{name}.pem", secrets)
@@ -233,16 +266,18 @@ def _derive_public(folder: Path, name: str, secrets: Secrets) -> None:
 
 
 def _private(path: Path, secrets: Secrets) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     content = path.read_bytes()
     opens = secrets(f"passphrase of key {path.stem}").encode() if ENCRYPTED in content else None
     try:
         return load_pem_private_key(content, opens)
-    except ValueError as error:
-        if opens is None:
-            raise
-        raise KeyFileError(f"key file {path}: the passphrase does not open it") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        wrong = (
+            "the passphrase does not open it" if opens is not None else f"{error}; expected a private key in PEM form"
+        )
+        raise KeyFileError(f"key file {path}: {wrong}") from error
 
 
 def _public_pem(private: Any) -> bytes:

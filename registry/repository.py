@@ -74,8 +74,9 @@ class Repository:
 
         Raises:
             RegistryStateError: the store holds a registry of other keys.
+            KeyFileError: there is no root yet, and root's private keys are not here to make one.
         """
-        root = genesis.own_root(self._keyring, self._writer)
+        root = genesis.make_root(self._keyring, self._writer)
         try:
             self._store.put_new(root_key(1), root)
         except ObjectExistsError:
@@ -232,7 +233,7 @@ class Repository:
 
     def read(self) -> State:
         """The metadata that is current, verified."""
-        first = genesis.own_root(self._keyring, self._writer)
+        first = genesis.own_root(self._keyring)
         return self._reader.read(read_chain(self._store, first)[-1])
 
     def _renewed(self, state: State) -> list[str]:

@@ -26,7 +26,7 @@ from kernels.profile import TrafficProfile
 from kernels.verdict import Verdict
 from registry.approval import Approval, approve_by_policy
 from registry.failures import failed_kernels, why_failed
-from registry.keys import Keyring, create_keys
+from registry.keys import Keyring, load_keys
 from registry.promotion import (
     DEFAULT_APPROVAL,
     DEFAULT_POLICY,
@@ -174,8 +174,12 @@ def form_artifact(
 
 
 def keyring_of(settings: Settings) -> Keyring:
-    """This registry's keys; made on first use."""
-    return create_keys(settings.keys_dir)
+    """This registry's keys; `./mill keys init` makes them, and nothing else but the demo does.
+
+    Raises:
+        KeyFileError: there are none, or they are damaged.
+    """
+    return load_keys(settings.keys_dir)
 
 
 def channel_of(settings: Settings, name: str) -> Channel:

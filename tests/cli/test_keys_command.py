@@ -12,7 +12,7 @@ from cli.__main__ import main
 from gristmill.directory_store import DirectoryStore
 from gristmill.trust import Channel
 from registry import passphrase
-from registry.keys import load_keys
+from registry.keys import create_keys, load_keys
 from registry.publication import publish
 from tasks.settings import from_environment
 from tests.registry.world import make_artifact, take
@@ -85,6 +85,11 @@ def test_a_person_approves_and_releases(home: Path, capsys: pytest.CaptureFixtur
         (["rotate", "root", "--signer", "awskms:x", "--public", "x"], "is for one key"),
         (["init", "canary", "--signer", "nokms:x", "--public", "x"], "expected one of awskms:"),
         (["show"], "is missing"),
+        (["export", "canary"], "--to DIR belongs to export"),
+        (["rotate", "canary", "--to", "x"], "--to DIR belongs to export"),
+        (["export", "nobody", "--to", "x"], "expected names of keys"),
+        (["rotate", "canary", "judge"], "found 2 names"),
+        (["export", "canary", "--to", "x"], "./mill keys init"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -100,3 +105,35 @@ def test_too_short_a_passphrase_makes_no_key(home: Path, capsys: pytest.CaptureF
     assert main(["keys", "init"]) == 2
     assert "expected 12 or more" in capsys.readouterr().err
     assert not list((home / "keys").glob("*.pem"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["registry log", "registry show", "registry gc", "registry mirror", "canary", "rollback", "promote --release"],
+)
+def test_whoever_looks_makes_no_keys(home: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "./mill keys init" in line
+    assert not (home / "keys").exists()
+    assert not list((home.parent / "store").iterdir()), "and no registry"
+
+
+def test_keys_that_lie_open_are_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a demo in the same home leaves them: a registry must not be founded on them without a word."""
+    create_keys(home / "keys")
+    assert main(["keys", "init"]) == 0
+    assert "NOT encrypted: root-1, root-2, root-3, targets, approver" in capsys.readouterr().err
+    for name in ("root", "targets", "approver"):
+        said(capsys, "keys", "rotate", name)
+    assert main(["keys", "init"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_worker_is_given_its_keys(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "keys", "init")
+    worker = home.parent / "worker"
+    assert "3 private keys" in said(capsys, "keys", "export", "canary", "snapshot", "timestamp", "--to", str(worker))
+    answer = json.loads(said(capsys, "keys", "export", "--json", "--to", str(home.parent / "looks")))
+    assert answer["private"] == []
+    assert {path.stem for path in worker.glob("*.pem")} == {"canary", "snapshot", "timestamp"}

@@ -17,7 +17,7 @@ from gristmill.workload import Workload
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 from registry import failures
-from registry.errors import ApprovalError
+from registry.errors import ApprovalError, KeyFileError
 from registry.promotion import ApprovalPolicy
 from registry.repository import Repository
 from registry.rollback import roll_back
@@ -215,10 +215,11 @@ class TestPublish:
         assert not promotion.decide_for(today, artifact.table, artifact.table).promote
         assert not promotion.decide_for(today, replace(slower.table, entries=()), artifact.table).promote
 
-    def test_keys_are_made_once_and_are_private(self, tmp_path: Path) -> None:
+    def test_whoever_needs_keys_makes_none(self, tmp_path: Path) -> None:
         chosen = replace(settings(tmp_path), home=tmp_path)
-        assert promotion.keyring_of(chosen).public == promotion.keyring_of(chosen).public
-        assert {path.stat().st_mode & 0o077 for path in chosen.keys_dir.glob("*.pem")} == {0}
+        with pytest.raises(KeyFileError, match=r"\./mill keys init"):
+            promotion.keyring_of(chosen)
+        assert not chosen.keys_dir.exists()
 
     @pytest.mark.parametrize("approval", ["policy", "person"])
     def test_stable_is_approved_by_policy_or_waits_for_a_person(self, world, approval: str) -> None:
