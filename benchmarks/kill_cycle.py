@@ -81,7 +81,7 @@ class Cycle:
 
 @dataclass
 class ReplayedBench:
-    """Builds for real, ahead and in the build cache; tells the verdicts of a formula. Keeps a list of its judgements."""
+    """Builds for real, ahead and in the build cache; tells the verdicts of a formula, and lists what it judged."""
 
     home: Path
     pool: BuildPool
@@ -296,7 +296,7 @@ def figures(whole: Cycle, killed: Cycle) -> list[Figure]:
     note = (
         f"{killed.kills} SIGKILLs of the process group at random moments, {killed.lives} lives; in one piece "
         f"{whole.elapsed_s:.0f} s, killed {killed.elapsed_s:.0f} s; compared are {len(whole.promoted)} tables with "
-        f"{entries} ranges (candidates, objects byte by byte, gains), the {len(whole.judged)} candidates in their order, "
+        f"{entries} ranges (candidates, objects byte by byte, gains), the {len(whole.judged)} candidates in order, "
         "one generation, one MLflow run each, a ledger that lacks nothing; builds, session, journal, ledger, memory, "
         "MLflow and signatures are real, timings are replayed from a formula"
         + (f"; differs: {', '.join(told)}" if told else "")
