@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+import torch
+
 from gristmill.device_clock import MAX_UNDER_WAY, DeviceClock
+from gristmill.dispatch import Dispatcher
+from gristmill.hook import Hook, Instruments
+from gristmill.sampler import Sampler
 
 
 class Stream:
@@ -91,3 +97,32 @@ def test_each_thread_is_told_of_its_own_calls() -> None:
     assert told == {}
     call("here", timed=False)
     assert told == {"here": [threading.current_thread().name]}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_call_takes_what_it_takes_on_the_device() -> None:
+    """Also where the host has long gone on; a product of this size takes longer than telling the device of it."""
+    sampler = Sampler(1, trace_period=0)
+    dispatcher = Dispatcher(environ={})
+    site = dispatcher.site("skinny_linear", torch.float32, {"in_features": 8192, "out_features": 8192}, (), _product)
+    hook = Hook(Instruments(dispatcher, sampler), site)
+    x_TK, weight_NK = torch.rand(2048, 8192, device="cuda"), torch.rand(8192, 8192, device="cuda")
+    with torch.no_grad():
+        hook.call(x_TK, weight_NK)
+        torch.cuda.synchronize()
+        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began.record()
+        for _ in range(20):
+            hook.call(x_TK, weight_NK)
+        ended.record()
+        torch.cuda.synchronize()
+        hook.call(x_TK, weight_NK)  # tells the times of those before
+    (timed,) = sampler.totals().values()
+    assert timed.timed_calls == 21
+    whole_ns = began.elapsed_time(ended) * 1e6
+    assert 0.5 * whole_ns / 20 < timed.timed_ns / timed.timed_calls < 2 * whole_ns / 20
+
+
+def _product(x_TK: torch.Tensor, weight_NK: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (torch.nn.functional.linear(x_TK, weight_NK),)
