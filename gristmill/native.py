@@ -1,7 +1,6 @@
 """Calling a compiled kernel: the ctypes mirror of `abi/gristmill_kernel.h`.
 
-A call is built once per thread and shape; each run then writes one pointer per tensor and jumps. Loaded objects are
-never unloaded: a call may be in flight, and their number is bounded by what a host was ever sent.
+A call is built once per thread and shape; each run then writes one pointer per tensor and jumps.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gristmill import sealed_object
 from gristmill.errors import NativeKernelError
 from gristmill.workload import TensorLayout
 
@@ -104,16 +104,13 @@ class NativeKernel:
     """A loaded shared object that exports the C ABI.
 
     Raises:
-        NativeKernelError: the file cannot be loaded, or lacks a symbol.
+        NativeKernelError: as `sealed_object.load`, or it lacks a symbol.
     """
 
-    def __init__(self, path: Path, needs_setup: bool) -> None:
+    def __init__(self, path: Path, needs_setup: bool, sha256: str = "") -> None:
         self.path = path
         self.needs_setup = needs_setup
-        try:
-            self._library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise NativeKernelError(f"kernel {path}: cannot be loaded ({error}); it was built elsewhere") from None
+        self._library = sealed_object.load(path, sha256)
         self.function = self._symbol("gm_run", ctypes.c_int32, 1)
         if needs_setup:
             self._packed_bytes = self._symbol("gm_packed_bytes", ctypes.c_int64, 1)

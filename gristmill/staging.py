@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from gristmill import durable_file
 from gristmill.capture import Captures
 from gristmill.domain import AxisRange
 from gristmill.errors import GristmillError, InconsistentGenerationError, NativeKernelError
@@ -21,7 +20,6 @@ from gristmill.hook import Hook, Instruments
 from gristmill.kernel_table import KernelTable, TableEntry
 from gristmill.lane import View
 from gristmill.native import NativeKernel
-from gristmill.records import sha256_hex
 from gristmill.route import DispatchSettings, EntryState, LoadedKernel, PackedForm, PackedPool, Route
 from gristmill.site import Site
 
@@ -115,8 +113,7 @@ class StagedGeneration:
                     f"generation {self.generation.number}: object {digest} is missing in the cache; restart the host "
                     "to fetch it again"
                 )
-            _check_unchanged(path, digest)
-            kernel = self._kernels[digest] = LoadedKernel(NativeKernel(path, entry.needs_setup), self.pool)
+            kernel = self._kernels[digest] = LoadedKernel(NativeKernel(path, entry.needs_setup, digest), self.pool)
         return kernel
 
 
@@ -216,17 +213,3 @@ def _smoke_test(route: Route, extents: range) -> str:
             for weight in weights:
                 route.packed(weight)
     return f"smoke test of {problem}" if problem else ""
-
-
-def _check_unchanged(path: Path, sha256: str) -> None:
-    """Verified when it was pulled, an object may have been damaged since.
-
-    Raises:
-        NativeKernelError: it is gone, no file, or holds other bytes.
-    """
-    try:
-        found = sha256_hex(durable_file.read(path))
-    except OSError as error:
-        raise NativeKernelError(f"kernel {path}: {error.strerror}; restart the host to fetch it again") from None
-    if found != sha256:
-        raise NativeKernelError(f"kernel {path}: changed since it was verified; restart the host to fetch it again")
