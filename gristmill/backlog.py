@@ -77,6 +77,8 @@ class Backlog:
                 keys.append(self._unsaved.popleft()[0])
         except StoreError as error:
             problem = str(error)
+        except OSError as error:
+            problem = f"{self._folder}: what waits cannot be read ({error}); mend its disk or its access"
         self._save()
         return keys, problem
 

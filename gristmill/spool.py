@@ -194,7 +194,7 @@ class Spool:
             span, window, requests = self._clock.next(), self._sampler.flush(), self._requests.take()
             for kind, rows in self._rows(window, requests, (span.start_ns, span.end_ns, self._host)).items():
                 if rows:
-                    self._backlog.add(self._key(kind, span), self._parquet(kind, rows, span))
+                    self._backlog.add(self._key(kind, span), self._parquet(kind, rows, span, window.overflowed))
             self._sequence += 1
             keys, problem = self._backlog.deliver()
             calls = sum(sample.calls for sample in window.samples)
@@ -243,7 +243,7 @@ class Spool:
         folder = f"{VALUES}/{source}" if kind == VALUES else f"spool/{source}/{kind}"
         return f"{folder}/{span.start_ns}-{self._host}-{os.getpid()}-{self._sequence}.parquet"
 
-    def _parquet(self, kind: str, rows: list[spool_rows.Row], span: Span) -> bytes:
+    def _parquet(self, kind: str, rows: list[spool_rows.Row], span: Span, overflowed: int) -> bytes:
         pyarrow = _load_pyarrow()
         columns = COLUMNS[kind]
         values = dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
@@ -252,13 +252,15 @@ class Spool:
             requests=sum(values["weight"] + values["dropped"]) if kind == "requests" else 0,
         )
         schema = pyarrow.schema(
-            [(name, getattr(pyarrow, one)()) for name, one in columns.items()], metadata=self._metadata(contents, span)
+            [(name, getattr(pyarrow, one)()) for name, one in columns.items()],
+            metadata=self._metadata(contents, span, overflowed),
         )
         buffer = io.BytesIO()
         pyarrow.parquet.write_table(pyarrow.table(values, schema=schema), buffer, compression="zstd")
         return buffer.getvalue()
 
-    def _metadata(self, contents: Contents, span: Span) -> dict[str, str]:
+    def _metadata(self, contents: Contents, span: Span, overflowed: int) -> dict[str, str]:
+        """`overflowed`: calls of the window that a sample stands for."""
         identity = self._identity
         return {
             "gristmill.fleet": identity.fleet,
@@ -267,6 +269,7 @@ class Spool:
             "gristmill.versions": json.dumps(identity.versions, sort_keys=True),
             "gristmill.contents": records.canonical_json(contents).decode(),
             "gristmill.clock_off_ns": str(span.clock_off_ns),
+            "gristmill.overflowed": str(overflowed),
         }
 
 

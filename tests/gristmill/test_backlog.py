@@ -104,6 +104,15 @@ def test_a_folder_that_cannot_be_written_is_no_matter_while_the_store_is_there(s
     assert backlog.deliver() == ([key(1)], "")
 
 
+def test_a_file_that_cannot_be_read_stops_nothing_else(store: Store, folder: Path) -> None:
+    (folder / f"{key(1).replace('/', '%2F')}{SUFFIX}").mkdir(parents=True)
+    backlog = Backlog(store, folder, 10**6, 10 * SIZE)
+    backlog.add(key(2), file(2))
+    keys, problem = backlog.deliver()
+    assert (keys, "cannot be read" in problem) == ([], True)
+    assert len(backlog) == 2, "it waits"
+
+
 def test_what_no_spool_wrote_is_not_in_the_way(store: Store, folder: Path) -> None:
     folder.mkdir()
     (folder / f"..%2Fescaped{SUFFIX}").write_bytes(b"who put this here?")

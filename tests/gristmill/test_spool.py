@@ -91,6 +91,18 @@ def test_operator_rows(setup: Setup) -> None:
     assert setup.spool.flush().keys == ()
 
 
+def test_calls_that_a_sample_stands_for_are_told(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    setup.sampler._max_keys = 1
+    setup.call(1)
+    for rows in (2, 3, 4):
+        setup.call(rows, times=10)
+    (key,) = setup.spool.flush().keys
+    assert setup.table(key).schema.metadata[b"gristmill.overflowed"] == b"30"
+    stand_for = sum(row["calls"] for row in setup.rows(key)) - 1
+    assert stand_for == 30  # of blocks of two, each drawn one stands for two
+
+
 def test_request_rows(setup: Setup) -> None:
     setup.spool.add_request(100, 7, 12345)
     flushed = setup.spool.flush()
