@@ -119,10 +119,10 @@ def promote(
 
 def release_steps(settings: Settings, step: Step, judged: str = "") -> Published:
     """Makes stable serve what canary serves, once all of it is approved; running it again changes nothing. With
-    `judged`, only if canary still serves that state.
+    `judged`, only if canary still serves that state, and if stable loses no table by it: no person looks then.
 
     Raises:
-        ApprovalError: the policy leaves something to a person, and none has approved it.
+        ApprovalError: the policy leaves something to a person, and none has approved it; or stable would lose a table.
     """
     with object_store.opened(settings) as opened:
         keyring = step(promotion.keyring_of)(settings)
@@ -130,7 +130,8 @@ def release_steps(settings: Settings, step: Step, judged: str = "") -> Published
         waiting = next((one for one in approvals if not one.approved), None)
         if waiting is not None:
             raise ApprovalError(f"{waiting.table}: {waiting.reason}; look at it, then ./mill approve {waiting.table}")
-        return step(move)(opened.store, keyring, promotion.channel_of(settings, "canary"), "stable", judged)
+        source = promotion.channel_of(settings, "canary")
+        return step(move)(opened.store, keyring, source, "stable", judged, not judged)
 
 
 @flow(name="release")

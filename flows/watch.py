@@ -15,6 +15,7 @@ from flows.steps import Step, table_artifact, tracked
 from registry import failures
 from registry.canary import Outcome, WatchPolicy
 from registry.errors import ApprovalError, RollbackTargetError, SupersededError
+from registry.rollback import take_out
 from tasks import canary, mlflow_mirror, object_store, promotion, watch_report
 from tasks.canary import Looked
 from tasks.settings import Settings, from_environment
@@ -51,6 +52,8 @@ def _act(settings: Settings, step: Step, looked: Looked) -> str:
     there = replace(settings, hardware=looked.channel.hardware)
     outcome, judged = looked.assessment.outcome, looked.watch.canary.state
     try:
+        if outcome is Outcome.FAILED and looked.watch.failed_before:
+            return _take_out(there, step, looked)
         if outcome is Outcome.FAILED:
             return _roll_back(there, step, judged, failures.told(looked.assessment.reason))
         if outcome is Outcome.SUCCEEDED:
@@ -59,7 +62,7 @@ def _act(settings: Settings, step: Step, looked: Looked) -> str:
     except SupersededError as error:
         return str(error)
     except ApprovalError as error:
-        return f"waits for the approver: {error}"
+        return f"waits for a person: {error}"
     return ""
 
 
@@ -72,7 +75,20 @@ def _roll_back(settings: Settings, step: Step, judged: str, reason: str) -> str:
         undone = False
     if not undone:
         back = rollback_steps(settings, "canary", 0, step, judged, reason)
+    if back.index_sha256 == judged:
+        return f"nothing is left to roll back: {back.channel} serves no kernels"
     return f"rolled back: {back.channel} is at {back.number}"
+
+
+def _take_out(settings: Settings, step: Step, looked: Looked) -> str:
+    """What failed before leaves canary table by table: what was promoted with it since has not failed."""
+    assert looked.watch is not None and looked.assessment is not None, "it was judged"
+    relapsed = [looked.watch.canary.manifests[table] for table in looked.watch.failed_before]
+    with object_store.opened(settings) as opened:
+        keyring = step(promotion.keyring_of)(settings)
+        reason = failures.told(looked.assessment.reason)
+        left = step(take_out)(opened.store, keyring, looked.channel, relapsed, reason)
+    return f"took out {', '.join(looked.watch.failed_before)}: {left.channel} is at {left.number}"
 
 
 @flow(name="watch")

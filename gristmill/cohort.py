@@ -8,6 +8,7 @@ the fleet onto canary than its owners have allowed, and each canary tries other 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gristmill import records
@@ -56,17 +57,23 @@ def parse_policy(content: bytes) -> CohortPolicy:
 def channel_name(host: str, policy: CohortPolicy | None, canary: Index | None, stable: Index | None) -> str:
     """The channel that an `auto` host follows now.
 
-    While canary serves what stable serves there is no canary, and stable, which two attestors vouch for, is followed.
+    While canary serves nothing that stable does not serve, there is no canary, and stable, which two attestors vouch
+    for, is followed: whoever rolls canary back below stable tries nothing.
 
     Args:
         host: `Cache.host_id`.
         policy: None if none was ever published: then nobody is in a cohort.
         canary, stable: what the channels of this host serve; None if nothing was ever published there.
     """
-    if canary is None or policy is None or canary.tables == (stable.tables if stable else {}):
+    if canary is None or policy is None or not tries(canary.tables, stable.tables if stable else {}):
         return STABLE
     channel = Channel(CANARY, canary.fleet, canary.model, canary.hardware)
     return CANARY if in_cohort(host, channel, salt_of(canary), policy.share(canary.fleet)) else STABLE
+
+
+def tries(canary: Mapping[str, str], stable: Mapping[str, str]) -> bool:
+    """Whether some table of canary, by name and manifest digest, is not stable's."""
+    return not canary.items() <= stable.items()
 
 
 def salt_of(canary: Index) -> str:

@@ -151,7 +151,7 @@ def look(
     """
     watch = observe(watch, received)
     assessment = assess(watch, now_s, policy)
-    if assessment.outcome is Outcome.FAILED:
+    if assessment.outcome is Outcome.FAILED and not watch.failed_before:
         watch = replace(watch, failed=assessment.reason)
     return watch, assessment
 
@@ -160,7 +160,9 @@ def assess(watch: Watch, now_s: float, policy: WatchPolicy = DEFAULT_POLICY) -> 
     """Succeeded if nothing speaks against it and nothing is missing; failed if something does; else inconclusive."""
     view = _View(watch, policy, now_s)
     comparisons = _comparisons(view)
-    failed = watch.failed or next(_faults(view), "") or next(_slower(comparisons, policy), "")
+    failed = (
+        watch.failed or next(_relapses(view), "") or next(_faults(view), "") or next(_slower(comparisons, policy), "")
+    )
     if failed:
         return Assessment(Outcome.FAILED, failed, (), comparisons)
     missing = (*_missing(view), *_unsure(view, comparisons))
@@ -168,6 +170,11 @@ def assess(watch: Watch, now_s: float, policy: WatchPolicy = DEFAULT_POLICY) -> 
         more = f", and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         return Assessment(Outcome.INCONCLUSIVE, "; ".join(missing[:NAMED]) + more, missing, comparisons)
     return Assessment(Outcome.SUCCEEDED, _praise(view, comparisons), (), comparisons)
+
+
+def _relapses(view: _View) -> Iterator[str]:
+    for table, why in view.watch.failed_before.items():
+        yield f"{table} failed before, and was promoted again with others before it was taken back: {why}"
 
 
 def _faults(view: _View) -> Iterator[str]:

@@ -26,7 +26,7 @@ _MARK = "canary failed: "
 
 
 def told(reason: str) -> str:
-    """The reason of a rollback that undoes a canary which has failed."""
+    """The reason of a rollback that undoes a canary which has failed, or of what takes its tables out."""
     return f"{_MARK}{reason}"
 
 
@@ -67,8 +67,9 @@ def why_failed(table: KernelTable, failed: Mapping[str, str]) -> str | None:
 
 
 def _failure(state: Entry) -> str:
-    """Why the canary failed that a state undoes; empty if it undoes none."""
-    return state.index.reason.partition(_MARK)[2] if state.index.restores is not None else ""
+    """Why the canary failed that a state undoes, wholly or by some tables; empty if it undoes none."""
+    reason = state.index.reason
+    return reason.partition(_MARK)[2] if state.index.restores is not None or reason.startswith(_MARK) else ""
 
 
 def _without(failed: Mapping[str, str], digests: frozenset[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry import attestation, doctor
 from registry.entry import Edit, Entry
-from registry.errors import PublicationError, SupersededError
+from registry.errors import ApprovalError, PublicationError, SupersededError
 from registry.keys import Keyring
 from registry.promotion import Decision
 from registry.repository import Repository
@@ -127,36 +127,54 @@ def publish(
 
 
 def move(
-    object_store: ObjectStore, keyring: Keyring, source: Channel, target_name: str = "stable", judged: str = ""
+    object_store: ObjectStore,
+    keyring: Keyring,
+    source: Channel,
+    target_name: str = "stable",
+    judged: str = "",
+    may_remove: bool = True,
 ) -> Published:
     """Makes another channel of the same hosts serve what `source` serves: all tables at once.
 
+    What `source` serves is read anew at each attempt, so what is rolled back meanwhile does not move.
+
     Args:
         judged: SHA-256 of the state that may move; empty: whichever `source` serves.
+        may_remove: whether the target may lose tables that are not revoked. A person may want that.
 
     Raises:
         PublicationError: nothing was ever published to `source`.
-        ApprovalError: hosts of the target channel would refuse a table, which the approver has not signed.
+        ApprovalError: hosts of the target channel would refuse a table, which the approver has not signed; or it would
+            lose one that it may not.
         SupersededError: `source` no longer serves what was judged.
     """
     doctor.require_conditional_puts(object_store)
     repository = Repository(object_store, keyring)
     target = Channel(target_name, source.fleet, source.model, source.hardware)
-    entry = repository.current(source)
-    if entry is None:
-        raise PublicationError(f"{source}: nothing was published there yet, so nothing can move to {target_name}")
-    revoked = repository.revoked()
-    tables = revocation.not_revoked(entry.index.tables, revoked)
-    if judged not in ("", entry.sha256):
-        raise SupersededError(f"{source}: state {entry.index.number} has taken the place of what was judged")
-    attestation.require_attested(object_store, repository.policy(), target_name, tables)
+    told: dict[str, str] = {}
 
     def edit(current: Entry | None) -> Edit | None:
-        if current is not None and current.index.tables == tables:
+        told.clear()
+        entry = repository.current(source)
+        if entry is None:
+            raise PublicationError(f"{source}: nothing was published there yet, so nothing can move to {target_name}")
+        if judged not in ("", entry.sha256):
+            raise SupersededError(f"{source}: state {entry.index.number} has taken the place of what was judged")
+        revoked = repository.revoked()
+        tables = revocation.not_revoked(entry.index.tables, revoked)
+        attestation.require_attested(object_store, repository.policy(), target_name, tables)
+        told.update(revocation.told(entry.index.tables, revoked))
+        served = current.index.tables if current else {}
+        if served == tables:
             return None
-        return Edit(dict(tables), f"moved from {source.name} {entry.index.number}")
+        lost = sorted(served.keys() - tables.keys())
+        if lost and not may_remove:
+            raise ApprovalError(
+                f"{target} would lose {', '.join(lost)}; a person may want that: ./mill promote --release"
+            )
+        return Edit(tables, f"moved from {source.name} {entry.index.number}")
 
-    return published(target, repository.commit(target, edit), revocation.told(entry.index.tables, revoked))
+    return published(target, repository.commit(target, edit), told)
 
 
 def published(channel: Channel, entry: Entry | None, declined: Mapping[str, str] | None = None) -> Published:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from gristmill import revocation
+from gristmill.cohort import STABLE
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry import attestation
@@ -59,6 +61,39 @@ def roll_back(
         return Edit(tables, f"rollback to {number}" + (f": {reason}" if reason else ""), restores=number)
 
     return published(channel, repository.commit(channel, edit), revocation.told(earlier, revoked))
+
+
+def take_out(
+    object_store: ObjectStore, keyring: Keyring, channel: Channel, manifests: Collection[str], reason: str
+) -> Published:
+    """Canary without some manifests, whichever state it serves now: in their place what stable serves, or nothing.
+
+    Others that were promoted meanwhile stay. Safe to repeat.
+
+    Args:
+        reason: why, for the log.
+
+    Raises:
+        RollbackTargetError: nothing was ever published there.
+    """
+    repository = Repository(object_store, keyring)
+
+    def edit(current: Entry | None) -> Edit | None:
+        if current is None:
+            raise RollbackTargetError(f"{channel}: nothing was published there, so nothing can be taken out")
+        gone = [name for name, digest in current.index.tables.items() if digest in manifests]
+        if not gone:
+            return None
+        stable, revoked = repository.current(replace(channel, name=STABLE)), repository.revoked()
+        instead = {name: stable.index.tables[name] for name in gone if stable and name in stable.index.tables}
+        tables = {name: digest for name, digest in current.index.tables.items() if name not in gone} | {
+            name: digest for name, digest in instead.items() if digest not in manifests
+        }
+        tables = revocation.not_revoked(tables, revoked)
+        attestation.require_attested(object_store, repository.policy(), channel.name, tables)
+        return Edit(tables, reason)
+
+    return published(channel, repository.commit(channel, edit))
 
 
 def _target(states: Iterator[Entry], channel: Channel, to: int | None) -> Entry | None:

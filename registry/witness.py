@@ -30,12 +30,14 @@ class Canary:
     """SHA-256 of the index."""
     number: int
     promoted_s: float
-    """When it was made current: seconds since 1970."""
+    """When it was made current: seconds since 1970, by the store's clock."""
     changed: tuple[str, ...]
     """Tables that stable does not serve, or serves otherwise."""
     salt: str
     share_permille: int
     """Of the fleet's `auto` hosts; see `gristmill.cohort`."""
+    manifests: dict[str, str] = field(default_factory=dict)
+    """Table to the digest of its manifest, for those that changed."""
 
     def expects(self, host: str, follows: str) -> bool:
         """Whether a host with this setting has to serve it."""
@@ -88,6 +90,22 @@ class Watch:
     """Likewise: newest reports that do not count."""
     failed: str = ""
     """Why the canary has failed. Once it has, it stays so: what is to be undone must not look well meanwhile."""
+    inherited: dict[str, str] = field(default_factory=dict)
+    """Manifest to why it failed, for those that canary has served without a break since a state before, which failed:
+    a promotion between a failure and what is done about it must not wash it off."""
+
+    @property
+    def failed_before(self) -> dict[str, str]:
+        """Tables that are tried and failed under an earlier state, and why."""
+        manifests = self.canary.manifests
+        return {table: why for table, one in manifests.items() if (why := self.inherited.get(one, ""))}
+
+    @property
+    def condemned(self) -> dict[str, str]:
+        """Manifest to why it has failed, under this state or an earlier one: all that changed, if this one failed."""
+        own = dict.fromkeys(self.canary.manifests.values(), self.failed) if self.failed else {}
+        return {**own, **self.inherited}
+
     schema_version: int = 1
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from itertools import islice
 
-from gristmill import cohort, records
+from gristmill import cohort, records, trust
 from gristmill.errors import (
     MalformedRecordError,
     ObjectExistsError,
@@ -22,6 +22,7 @@ from gristmill.store import ObjectStore, StoredObject
 from gristmill.trust import Channel
 from registry.canary import DEFAULT_POLICY, Assessment, WatchPolicy, look
 from registry.entry import Entry
+from registry.failures import LOOKED_BACK
 from registry.garbage import store_clock_s
 from registry.keys import Keyring
 from registry.publication import read_manifest
@@ -50,7 +51,7 @@ class Looked:
     policy: WatchPolicy
     """What it was judged by."""
     watch: Watch | None
-    """None if canary serves what stable serves: nothing is tried."""
+    """None if canary serves nothing that stable does not: nothing is tried."""
     assessment: Assessment | None
 
 
@@ -96,38 +97,52 @@ def look_at(
     Raises:
         WatchError: others looked at the same moment, many times.
     """
-    orders = Repository(object_store, keyring).orders(channel)
+    repository = Repository(object_store, keyring)
+    orders = repository.orders(channel)
     entry, share = orders.canary, orders.share_permille
     now_s = store_clock_s(object_store)
     tried, stable = (_run_by_hosts(object_store, one, orders.revoked) for one in (entry, orders.stable))
-    canary = canary_of(channel, entry, tried, stable, share)
-    if canary is None:
+    promoted_s = _written_s(object_store, entry, now_s) if entry else now_s
+    canary = canary_of(channel, entry, tried, stable, share, promoted_s)
+    if canary is None or entry is None:
         received = tuple(read_reports(object_store, channel, now_s - SHOWN_S))
         return Looked(channel, entry, share, received, now_s, policy, None, None)
     received = tuple(read_reports(object_store, channel, canary.promoted_s - policy.silent_s))
-    watch, assessment = _looked(object_store, canary, received, now_s, policy, remember)
+
+    def states() -> Iterator[Entry]:
+        return islice(repository.history_from(entry, channel), LOOKED_BACK)
+
+    watch, assessment = _looked(object_store, canary, states, received, now_s, policy, remember)
     return Looked(channel, entry, share, received, now_s, policy, watch, assessment)
 
 
 def canary_of(
-    channel: Channel, entry: Entry | None, tried: Mapping[str, str], stable: Mapping[str, str], share_permille: int
+    channel: Channel,
+    entry: Entry | None,
+    tried: Mapping[str, str],
+    stable: Mapping[str, str],
+    share_permille: int,
+    promoted_s: float,
 ) -> Canary | None:
-    """What is tried; None while canary serves what stable serves.
+    """What is tried; None while canary serves nothing that stable does not serve: to lack tables tries nothing.
 
     Args:
+        promoted_s: when the state was written, by the store's clock, as all that hosts report is.
         tried, stable: tables that hosts of either channel run: what is revoked is tried on nobody, and waited for by
             nobody. Hosts draw their cohort with what the index says all the same.
     """
-    if entry is None or tried == stable:
+    if entry is None or not cohort.tries(tried, stable):
         return None
+    manifests = {name: digest for name, digest in tried.items() if stable.get(name) != digest}
     return Canary(
         channel=channel,
         state=entry.sha256,
         number=entry.index.number,
-        promoted_s=datetime.fromisoformat(entry.index.created_utc).timestamp(),
-        changed=tuple(sorted(name for name, digest in tried.items() if stable.get(name) != digest)),
+        promoted_s=promoted_s,
+        changed=tuple(sorted(manifests)),
         salt=cohort.salt_of(entry.index),
         share_permille=share_permille,
+        manifests=manifests,
     )
 
 
@@ -151,9 +166,35 @@ def _has_kernels(object_store: ObjectStore, manifest_sha256: str, revoked: Revoc
         return True  # the store has lost it; hosts have it in their caches
 
 
+def _written_s(object_store: ObjectStore, entry: Entry, now_s: float) -> float:
+    """When the store got a state. A promoter's clock may be off: by it a canary would be judged too early, or never."""
+    index = entry.index
+    channel = Channel(index.channel, index.fleet, index.model, index.hardware)
+    found = object_store.scan(trust.target_key(channel.index_path, entry.sha256))
+    return next((one.modified_s for one in found), now_s)
+
+
+def _begun(canary: Canary, known: Watch | None, states: Callable[[], Iterator[Entry]]) -> Watch:
+    """The watch of a state that was not looked at yet. It inherits the failures of manifests that canary has served
+    ever since the state that was: whoever rolled them back and brought them again knew.
+
+    Args:
+        states: of the channel, newest first.
+    """
+    if known is None:
+        return Watch(canary)
+    left = {digest: why for digest, why in known.condemned.items() if digest in canary.manifests.values()}
+    for state in states() if left else ():
+        if state.sha256 == known.canary.state:
+            break
+        left = {digest: why for digest, why in left.items() if digest in state.index.tables.values()}
+    return Watch(canary, inherited=left)
+
+
 def _looked(
     object_store: ObjectStore,
     canary: Canary,
+    states: Callable[[], Iterator[Entry]],
     received: tuple[Received, ...],
     now_s: float,
     policy: WatchPolicy,
@@ -163,7 +204,7 @@ def _looked(
     for _ in range(_ATTEMPTS):
         known, etag = _recall(object_store, key)
         same = known is not None and known.canary.state == canary.state
-        before = replace(known, canary=canary) if known is not None and same else Watch(canary)
+        before = replace(known, canary=canary) if known is not None and same else _begun(canary, known, states)
         watch, assessment = look(before, received, now_s, policy)
         if not remember or watch == known:
             return watch, assessment

@@ -25,12 +25,12 @@ def sentence(looked: Looked) -> str:
     if looked.watch is None or looked.assessment is None:
         if looked.entry is None:
             return f"{looked.channel}: nothing was published yet"
-        return f"{looked.channel}: nothing is tried, stable serves the same; last change: {looked.entry.index.reason}"
+        return f"{looked.channel}: tries nothing that stable does not serve; last change: {looked.entry.index.reason}"
     canary = looked.watch.canary
     since = datetime.fromtimestamp(canary.promoted_s, UTC)
     return (
         f"{looked.channel}: generation {canary.number}, promoted {since:%Y-%m-%d %H:%M} UTC, tries "
-        f"{', '.join(canary.changed) or 'fewer tables'} on {looked.share_permille / 10:g} % of auto hosts: "
+        f"{', '.join(canary.changed)} on {looked.share_permille / 10:g} % of auto hosts: "
         f"{looked.assessment.outcome.value}: {looked.assessment.reason}"
     )
 

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,19 @@ from typing import Any
 import pytest
 
 from flows import watch as watch_flow
+from flows.promote import release_steps
 from flows.steps import Step, plain
 from flows.watch import Watched, watch_steps
 from gristmill import cohort, records, trust
 from gristmill.status_report import report, report_key
+from registry import entry
 from registry.approval import PERSON, approve
 from registry.canary import Outcome, WatchPolicy
 from registry.failures import failed_kernels, why_failed
 from registry.metadata_reader import TIMESTAMP_KEY
 from registry.publication import move, publish
 from registry.revocation import revoke
+from registry.rollback import roll_back
 from registry.share import set_share
 from tasks import canary, object_store, watch_report
 from tasks.errors import WatchError
@@ -122,7 +126,7 @@ class TestActing:
         assert why_failed(make_artifact("rms_norm", b"code 2")[0].table, failed), "nobody brings it back unknowingly"
         assert why_failed(make_artifact("softmax", b"code 1")[0].table, failed) is None
         assert trial.look().action == "" and len(list(trial.world.repository.history(CANARY))) == len(log)
-        assert "nothing is tried" in watch_flow.line(trial.look()) and "2 mismatches" in watch_flow.line(trial.look())
+        assert "tries nothing" in watch_flow.line(trial.look()) and "2 mismatches" in watch_flow.line(trial.look())
 
     def test_what_cannot_be_told_is_left_alone(self, trial: Trial) -> None:
         found = trial.reports(fleet(canary=2))
@@ -142,7 +146,7 @@ class TestActing:
         trial.swapped[True] = utc(time.time())
         found = trial.reports(fleet())
         assert outcome(found) is Outcome.SUCCEEDED, found.looked.assessment
-        assert found.action.startswith("waits for the approver: ") and "./mill approve" in found.action
+        assert found.action.startswith("waits for a person: ") and "./mill approve" in found.action
         assert trial.serves(STABLE) == {"softmax.float32"}
         approve(trial.world.store, trial.world.keyring, CANARY)
         assert trial.look().action.startswith("released: ")
@@ -150,6 +154,7 @@ class TestActing:
 
     def test_no_registry_no_canary(self, tmp_path: Path) -> None:
         (tmp_path / "store").mkdir()
+        World(tmp_path)
         settings = Settings(tmp_path, f"file://{tmp_path}/store", "chat", "llama", "hw", "")
         assert watch_steps(settings, plain, POLICY, act=True) == []
         assert watch_flow.summary([]) == "Nothing was published to canary yet."
@@ -225,6 +230,101 @@ class TestInterrupted:
         found = trial.look(published_first)
         assert "has taken the place of what was judged" in found.action
         assert trial.serves(CANARY) == {"softmax.float32", "rms_norm.float32", "silu_and_mul.float32"}
+
+    def test_a_failure_outlasts_what_others_publish_meanwhile(self, trial: Trial) -> None:
+        """However well the next state fares: what failed leaves it, and what came with it stays and is tried."""
+        trial.report(fleet(mismatches=1), 60)
+        canary.look_at(trial.world.store, trial.world.keyring, CANARY, POLICY, remember=True)
+        trial.world.publish("silu_and_mul", b"code 3")
+        trial.tried = trial.world.publish("skinny_linear", b"code 4")
+        trial.swapped[True] = utc(time.time())
+        trial.report(fleet(), 120)
+        trial.look(act=False, remember=True)
+        found = trial.reports(fleet())
+        assert outcome(found) is Outcome.FAILED and found.looked.assessment is not None
+        assert "rms_norm.float32 failed before" in found.looked.assessment.reason
+        assert "4 mismatches" in found.looked.assessment.reason
+        assert found.action.startswith("took out rms_norm.float32: canary/")
+        assert trial.serves(CANARY) == {"softmax.float32", "silu_and_mul.float32", "skinny_linear.float32"}
+        failed = failed_kernels(trial.world.store, trial.world.repository, CANARY)
+        assert why_failed(make_artifact("rms_norm", b"code 2")[0].table, failed)
+        assert why_failed(make_artifact("silu_and_mul", b"code 3")[0].table, failed) is None
+        again = trial.look()
+        assert outcome(again) is Outcome.INCONCLUSIVE and again.action == "", "the others are tried by themselves"
+
+    def test_what_a_person_brings_again_is_tried_again(self, trial: Trial) -> None:
+        trial.report(fleet(mismatches=1), 60)
+        assert trial.look().action.startswith("rolled back")
+        trial.tried = trial.world.publish("rms_norm", b"code 2")
+        trial.swapped[True] = utc(time.time())
+        assert outcome(trial.reports(fleet())) is Outcome.SUCCEEDED
+
+    @pytest.mark.parametrize("improved", [True, False])
+    def test_in_the_place_of_what_failed_comes_what_stable_serves(self, trial: Trial, improved: bool) -> None:
+        if improved:
+            trial.tried = trial.world.publish("softmax", b"code 5")
+            trial.swapped[True] = utc(time.time())
+        trial.report(fleet(mismatches=1), 60)
+        canary.look_at(trial.world.store, trial.world.keyring, CANARY, POLICY, remember=True)
+        trial.world.publish("silu_and_mul", b"code 3")
+        trial.look()
+        current, stable = (trial.world.repository.current(one) for one in (CANARY, STABLE))
+        assert current is not None and stable is not None
+        assert set(current.index.tables) == {"softmax.float32", "silu_and_mul.float32"}
+        assert current.index.tables["softmax.float32"] == stable.index.tables["softmax.float32"]
+
+
+class TestBelowStable:
+    """A person has rolled canary back, or a thief of its key: that tries nothing and takes nothing from stable."""
+
+    def test_a_canary_that_only_lacks_tables_is_none(self, trial: Trial) -> None:
+        trial.tried = roll_back(trial.world.store, trial.world.keyring, CANARY, 0)
+        trial.swapped[True] = utc(time.time())
+        found = trial.reports(fleet())
+        assert found.looked.watch is None and found.action == ""
+        assert "tries nothing that stable does not serve; last change: rollback to 0" in watch_flow.line(found)
+        assert trial.serves(STABLE) == {"softmax.float32"}
+        number = trial.world.repository.current(CANARY).index.number  # type: ignore[union-attr]
+        trial.look()
+        assert trial.world.repository.current(CANARY).index.number == number  # type: ignore[union-attr]
+
+    def test_a_good_one_takes_no_table_from_stable_without_a_person(self, trial: Trial) -> None:
+        roll_back(trial.world.store, trial.world.keyring, CANARY, 0)
+        trial.tried = trial.world.publish("rms_norm", b"code 2")
+        trial.swapped[True] = utc(time.time())
+        found = trial.reports(fleet())
+        assert outcome(found) is Outcome.SUCCEEDED, found.looked.assessment
+        assert found.action.startswith("waits for a person: ") and "lose softmax.float32" in found.action
+        assert trial.serves(STABLE) == {"softmax.float32"}
+        release_steps(trial.settings, plain)
+        assert trial.serves(STABLE) == {"rms_norm.float32"}
+
+    def test_what_is_revoked_may_go_without_one(self, trial: Trial) -> None:
+        roll_back(trial.world.store, trial.world.keyring, CANARY, 0)
+        trial.tried = trial.world.publish("rms_norm", b"code 2")
+        revoke(trial.world.store, trial.world.keyring, records.digest(make_artifact("softmax", b"code 1")[0]), "wrong")
+        trial.swapped[True] = utc(time.time())
+        assert trial.reports(fleet()).action.startswith("released: ")
+        assert trial.serves(STABLE) == {"rms_norm.float32"}
+
+
+class TestClocks:
+    @pytest.mark.parametrize("off_s", [-3700, -1860, 7200])
+    def test_a_promoters_clock_decides_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: int
+    ) -> None:
+        class Off(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return datetime.now(tz) + timedelta(seconds=off_s)
+
+        monkeypatch.setattr(entry, "datetime", Off)
+        trial = Trial(tmp_path)
+        looked = canary.look_at(trial.world.store, trial.world.keyring, CANARY, WatchPolicy(), remember=False)
+        assert looked.watch is not None and looked.assessment is not None
+        assert looked.watch.canary.promoted_s <= looked.now_s < looked.watch.canary.promoted_s + 1800
+        assert looked.assessment.outcome is Outcome.INCONCLUSIVE
+        assert "of 30 min" in looked.assessment.reason
 
     def test_a_state_that_cannot_be_restored_leaves_no_kernels(self, trial: Trial) -> None:
         """Rather the engine's own everywhere than what has failed."""

@@ -105,3 +105,11 @@ class TestPolicy:
     def test_malformed(self, content: bytes) -> None:
         with pytest.raises(TrustError):
             parse_policy(content)
+
+
+def test_a_canary_that_only_lacks_what_stable_serves_is_none() -> None:
+    stable = index("stable", rms_norm="a", softmax="b")
+    for less in (index("canary"), index("canary", rms_norm="a")):
+        assert {channel_name(host, policy(ALL_PERMILLE), less, stable) for host in HOSTS[:20]} == {"stable"}
+    other = index("canary", rms_norm="c")
+    assert {channel_name(host, policy(ALL_PERMILLE), other, stable) for host in HOSTS[:20]} == {"canary"}

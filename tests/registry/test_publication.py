@@ -16,8 +16,9 @@ from gristmill import errors, records, store, trust
 from gristmill.kernel_table import Artifact
 from gristmill.s3_store import Endpoint, S3Store
 from registry.embedded_store import EmbeddedStore
-from registry.errors import KeyFileError, PublicationError, RegistryStateError, RollbackTargetError
+from registry.errors import KeyFileError, PublicationError, RegistryStateError, RollbackTargetError, SupersededError
 from registry.keys import load_keys
+from registry.metadata_reader import TIMESTAMP_KEY
 from registry.promotion import Decision
 from registry.publication import Published, move, publish
 from registry.repository import Repository
@@ -343,3 +344,26 @@ class TestKeys:
         assert metadata.signed.roles["root"].threshold == 2
         assert len(metadata.signatures) == 3
         assert store.read(world.store, "tuf/1.root.json") == root
+
+
+def test_what_is_rolled_back_while_it_moves_does_not_move(tmp_path: Path) -> None:
+    """A release loses its race for the timestamp to the rollback of a person: it reads canary again."""
+    world = World(tmp_path)
+    world.publish("rms_norm", b"code 1")
+    bad = world.publish("softmax", b"answers are wrong")
+
+    class RacedStore(DelegatingStore):
+        raced = False
+
+        def replace_if(self, key: str, content: bytes, etag: str) -> str:
+            if key == TIMESTAMP_KEY and not self.raced:
+                self.raced = True
+                roll_back(world.store, world.keyring, CANARY)
+            return self.inner.replace_if(key, content, etag)
+
+    with pytest.raises(SupersededError, match="what was judged"):
+        move(RacedStore(world.store), world.keyring, CANARY, judged=bad.index_sha256)
+    assert world.repository.current(STABLE) is None
+    raced = RacedStore(world.store)
+    world.publish("softmax", b"answers are wrong")
+    assert set(move(raced, world.keyring, CANARY).manifests) == {"rms_norm.float32"} and raced.raced
