@@ -137,8 +137,10 @@ class TorchTrace:
         return tuple(one if isinstance(one, str) else "" for one in found)
 
     def _correlation(self, event: Mapping[str, Any]) -> int:
-        """By which a kernel names the call that started it; 0 for none."""
+        """By which a kernel names the call that started it; 0 for none. Older profilers wrote it as text."""
         found: Any = self._arguments(event).get("External id", 0)
+        if isinstance(found, str) and found.isascii() and found.isdecimal() and len(found) < 19:
+            found = int(found)
         if type(found) is not int or not 0 <= found < 1 << 63:
             self._refuse("External id", found, "a number from 0 on")
         return found

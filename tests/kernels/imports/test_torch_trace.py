@@ -141,6 +141,12 @@ def test_time_on_the_device_is_that_of_the_kernels_inside(tmp_path: Path) -> Non
     assert [(one.operator, one.time_share) for one in found.uncovered] == [(NO_CALL, 0.5), ("aten::gelu", 0.125)]
 
 
+def test_numbers_that_older_profilers_wrote_as_text(tmp_path: Path) -> None:
+    late = call("aten::linear", 0, 10, LINEAR, **{"External id": "7"})
+    (workload,) = imported(write(tmp_path / "t", late, kernel(7, 30))).profile.workloads
+    assert workload.time_ns == 30_000
+
+
 def test_time_on_the_cpu_is_counted_once(tmp_path: Path) -> None:
     path = write(
         tmp_path / "t",
