@@ -2,13 +2,15 @@
 
 transformers: blocks of decode steps from the same state, with and without the sampler. vLLM: replays of the same
 requests, with the kill switch's word `off`, which ends sampling, and without it. Neither runs a kernel of ours. The
-figure is the median over pairs of time with sampling over time without, minus 1.
+figure is the median over pairs of processor time with sampling over processor time without, minus 1: of the process
+that runs the operators, on one thread, so that a busy host widens the interval and does not move it.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import os
 import random
 import statistics
 import sys
@@ -16,6 +18,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import torch
 
 from benchmarks.figures import Figure, Outcome, report
 from gristmill import durable_file
@@ -41,7 +45,7 @@ REPLAYED_TOKENS = 24
 START_TIMEOUT_S = 240.0
 SAMPLED, SILENT = "sampled", "silent"
 Measure = Callable[[str], float]
-"""Seconds of one arm."""
+"""Processor seconds of one arm."""
 
 
 def main() -> int:
@@ -98,6 +102,7 @@ def paired(measure: Measure, pairs: int, name: str, seed: int = 1) -> list[float
 
 def transformers_overheads(dtype: str, pairs: int) -> list[float]:
     """The reference engine's model, decoding a batch."""
+    torch.set_num_threads(1)
     shape = ModelShape()
     model = build_model(shape, dtype)
     attachment = attach(model, Dispatcher(environ={}))
@@ -110,12 +115,12 @@ def transformers_overheads(dtype: str, pairs: int) -> list[float]:
     def block(arm: str) -> float:
         batcher.restore(state)
         attachment.sampler = sampler if arm == SAMPLED else None
-        start_s = time.perf_counter()
+        start_s = time.process_time()
         for _ in range(BLOCK_STEPS):
             if arm == SAMPLED:
                 sampler.boundary()
             batcher.trial_step()
-        return time.perf_counter() - start_s
+        return time.process_time() - start_s
 
     return paired(block, pairs, "transformers")
 
@@ -133,18 +138,20 @@ def vllm_overheads(folder: Path, dtype: str, pairs: int) -> list[float]:
     site = serving_site(folder / "site")
     flags = {"cache-dir": folder / "host", "root-file": root_file, "store": f"file://{store}", "dtype": dtype}
     environ = {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1", FILE_VARIABLE: str(kill_file)}
+    environ["VLLM_CPU_OMP_THREADS_BIND"] = str(min(os.sched_getaffinity(0)))
     command = [str(vllm_python()), "-m", "gristmill.serving.vllm_engine"]
     arguments = [f"--{name}={value}" for name, value in flags.items()]
     with ServingProcess(arguments, environ, folder / "vllm.log", command=command, cwd=site) as process:
         process.wait_ready(START_TIMEOUT_S)
-        return paired(functools.partial(_replay_s, process, kill_file), pairs, "vLLM")
+        return paired(functools.partial(_replay_cpu_s, process, kill_file), pairs, "vLLM")
 
 
-def _replay_s(process: ServingProcess, kill_file: Path, arm: str) -> float:
+def _replay_cpu_s(process: ServingProcess, kill_file: Path, arm: str) -> float:
     durable_file.write(kill_file, b"" if arm == SAMPLED else b"off")
     requests = [Request(0.0, PROMPT_TOKENS, REPLAYED_TOKENS)] * ROWS
-    elapsed_s: float = process.replay(requests, ROWS, 1)["elapsed_s"]
-    return elapsed_s
+    before_ns = process.status()["cpu_ns"]
+    process.replay(requests, ROWS, 1)
+    return float(process.status()["cpu_ns"] - before_ns) / 1e9
 
 
 if __name__ == "__main__":

@@ -154,6 +154,7 @@ def summary(result: VllmDemoResult, elapsed_s: float, memory_bytes: int) -> str:
             *(measured if trial.starts else []),
             compact_table(told, ["operator", "share", "outcome"]),
             f"tokens    {_tokens(trial)}\n"
+            f"processor {_processor(trial)}\n"
             f"gate      {verdict}: {result.decision.reason}\n"
             f"swaps     {latencies or 'none'}\n"
             f"took      {elapsed_s:.0f} s, {memory_bytes / 2**30:.1f} GiB at most",
@@ -184,6 +185,13 @@ def _operator_ns(trial: Trial) -> dict[str, tuple[float, float]]:
         for name in names
     }
     return {name: (one[0], one[1]) for name, one in sorted(found.items(), key=lambda item: -item[1][0])}
+
+
+def _processor(trial: Trial) -> str:
+    """Of the worker, in each start."""
+    ratios = [start.cpu_ns[ENGINE] / start.cpu_ns[KERNELS] for start in trial.starts if start.cpu_ns.get(KERNELS)]
+    told = " and ".join(f"{ratio:.3f}x" for ratio in ratios)
+    return f"{told} as many tokens per processor second of the worker" if told else "not measured"
 
 
 def _tokens(trial: Trial) -> str:

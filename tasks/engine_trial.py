@@ -73,6 +73,8 @@ class Start:
     differences: tuple[TokenDifference, ...]
     operator_ns: dict[str, dict[str, float]]
     """By arm and operator: estimated time per generated token."""
+    cpu_ns: dict[str, float] = field(default_factory=dict)
+    """By arm: processor time of the worker per generated token, which other work on the host hardly changes."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def run_start(
     differences: list[TokenDifference] = []
     sampled: dict[str, dict[str, dict[str, int]]] = {ENGINE: {}, KERNELS: {}}
     hits: dict[str, dict[str, int]] = {ENGINE: {}, KERNELS: {}}
-    tokens = {ENGINE: 0, KERNELS: 0}
+    tokens, cpu_ns = {ENGINE: 0, KERNELS: 0}, {ENGINE: 0, KERNELS: 0}
     try:
         for concurrency in settings.concurrency:
             for pair in range(-1, settings.pairs):
@@ -164,6 +166,7 @@ def run_start(
                     after = process.status()
                     if pair >= 0:  # the first pair of each concurrency warms both arms up
                         tokens[arm] += replays[arm]["generated_tokens"]
+                        cpu_ns[arm] += after["cpu_ns"] - before["cpu_ns"]
                         _add(hits[arm], _grown(before["served"], after["served"]))
                         for name, counted in after["sampled"].items():
                             more = _grown(before["sampled"].get(name, {}), counted)
@@ -184,7 +187,8 @@ def run_start(
         _switch(settings.kill_file, KERNELS)
     per_token = {arm: _per_token(sampled[arm], tokens[arm]) for arm in sampled}
     off, replayed = sum(hits[ENGINE].values()), len(pairs) * len(requests)
-    return Start(tuple(pairs), hits[KERNELS], off, replayed, compared, explained, per_token)
+    cpu_per_token = {arm: cpu_ns[arm] / max(1, tokens[arm]) for arm in cpu_ns}
+    return Start(tuple(pairs), hits[KERNELS], off, replayed, compared, explained, per_token, cpu_per_token)
 
 
 def bootstrapped(by_start: Sequence[Sequence[float]], seed: int) -> Ratio:

@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter_ns
@@ -69,7 +70,7 @@ class WorkerLink:
     def status(self) -> dict[str, Any]:
         """What serves here, JSON-ready: `LLM.collective_rpc("gristmill_status")` asks every worker."""
         facts: dict[str, Any] = {"pid": os.getpid(), "rank": self._worker.rank, "problem": self._problem}
-        facts |= {"steps": self._steps, "boundary_ns": self._boundary_ns}
+        facts |= {"steps": self._steps, "boundary_ns": self._boundary_ns, "cpu_ns": time.process_time_ns()}
         if self._attachment is None:
             return facts
         dispatcher, sampler = self._attachment.dispatcher, self._attachment.sampler

@@ -30,7 +30,8 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         counted = {"calls": self.timed, "timed_calls": self.timed, "timed_ns": self.timed * 100}
-        return {"served": {"one": self.hits} if self.hits else {}, "sampled": {"rms_norm.bfloat16": counted}}
+        served = {"one": self.hits} if self.hits else {}
+        return {"served": served, "sampled": {"rms_norm.bfloat16": counted}, "cpu_ns": self.timed * 50}
 
     def replay(self, requests: Any, concurrency: int, seed: int, *, detail: bool = False) -> dict[str, Any]:
         self.arms.append("engine" if self.killed else "kernels")
@@ -64,6 +65,7 @@ def test_arms_take_turns_and_are_told_apart(engine: Engine) -> None:
     assert all(pair.kernels.tokens_per_s == 2 * pair.engine.tokens_per_s for pair in start.pairs)
     assert {pair.first for pair in start.pairs} == {"engine", "kernels"}
     assert start.operator_ns["engine"] == {"rms_norm.bfloat16": 100.0}
+    assert start.cpu_ns == {"engine": 50.0, "kernels": 50.0}
     assert (start.compared_requests, start.compared_tokens, start.differences) == (16, 48, ())
     assert engine.kill_file.read_text() == ""
 
