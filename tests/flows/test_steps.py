@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows import search_progress, steps
+from flows.check import check
+from flows.promote import release
+from flows.renew import renew
+from flows.revalidate import revalidate
+from flows.revoke import revoke_kernel
+from flows.rollback import rollback
 from flows.search_progress import SearchProgress
+from flows.watch import watch
+from flows.week import week
+from gristmill.directory_store import DirectoryStore
 from gristmill.errors import GristmillError
+from registry.repository import Repository
+from tasks import mlflow_store, promotion, proving, traffic
 from tasks.search_session import Trial
-from tests.tasks.world import candidate, verdict
+from tasks.settings import Settings
+from tests.registry.world import shared_keys
+from tests.tasks.world import FormulaBench, candidate, profile, rms_norm, settings, verdict
 
 ROOT = Path(__file__).parents[2]
 TRIAL = Trial(0, candidate(), verdict(candidate()), False, 1.0)
@@ -169,3 +186,51 @@ def test_a_server_that_does_not_answer_costs_the_search_nothing(
     bar.operator("rms_norm", "float32", 5.0, 1)
     bar.done("over")
     assert "nobody there" in caplog.text
+
+
+@pytest.fixture
+def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A home whose MLflow is in use, and a registry whose canary serves one table."""
+    for name in [name for name in os.environ if name.startswith("MILL_") or name == "MLFLOW_TRACKING_URI"]:
+        monkeypatch.delenv(name)
+    chosen = settings(tmp_path / "home", tmp_path / "store")
+    shutil.copytree(shared_keys(), chosen.keys_dir)
+    sampled = profile(rms_norm(1))
+    proof = promotion.prove(FormulaBench(lambda one, workload: 2.0), sampled, [candidate(1)])
+    artifacts, files = proving.artifacts_of([(proof, {"torch": "2.12.0"})], chosen, print)
+    store = DirectoryStore(tmp_path / "store")
+    promotion.publish_artifacts(store, chosen, "canary", artifacts, files, sampled, "search abc")
+    mlflow_store.open_store(chosen.home)
+    for name, value in (
+        ("HOME", str(chosen.home)),
+        ("STORE", chosen.store_url),
+        ("FLEET", chosen.fleet),
+        ("MODEL", chosen.model),
+    ):
+        monkeypatch.setenv(f"MILL_{name}", value)
+    return chosen
+
+
+def aliases(chosen: Settings) -> dict[str, str]:
+    """Of the one registered model, as MLflow shows them."""
+    client = mlflow_store.open_store(chosen.home)
+    (model,) = client.search_registered_models()
+    return dict(client.get_registered_model(model.name).aliases)
+
+
+def test_flows_that_change_a_channel_show_it_in_mlflow_and_the_others_run(prefect_client: Any, mill: Settings) -> None:
+    """The flow bodies themselves, as a worker runs them: what follows their steps is nowhere else."""
+    assert release() > 0
+    assert set(aliases(mill)) == {"canary", "stable"}
+    rollback(channel="stable", to=0)
+    assert set(aliases(mill)) == {"canary"}
+    assert check(window_h=1.0) == [] and week(days=1.0).endswith(".html") and renew()
+    store = DirectoryStore(Path(mill.store_url.removeprefix("file://")))
+    newer = replace(profile(rms_norm(1), end=datetime.now(UTC).isoformat()), versions={"torch": "2.13.0"})
+    traffic.keep_profile(store, mill, newer)
+    assert "proven with torch 2.12.0, and hosts run 2.13.0" in revalidate(sample=0)
+    client = mlflow_store.open_store(mill.home)
+    (version,) = client.search_model_versions()
+    assert version.tags["status"] == "revoked"
+    (manifest,) = Repository(store, promotion.keyring_of(mill)).revoked().reasons
+    assert watch(act=False) and revoke_kernel(digest=manifest[:12], reason="again") == manifest
