@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def main() -> int:
         "--result", type=Path, help="a file with what ./mill demo --engine vllm --json printed, instead of a run"
     )
     parser.add_argument("--elapsed-s", type=float, default=0.0, help="how long that run took")
+    parser.add_argument("--note", default="", help="what else there is to say of the run")
     parser.add_argument("--dry-run", action="store_true", help="print, but do not write docs/figures.json")
     arguments = parser.parse_args()
     if arguments.result:
@@ -36,7 +38,8 @@ def main() -> int:
     else:
         with tempfile.TemporaryDirectory(prefix="mill-") as home:
             facts, elapsed_s = _run_demo(home)
-    return report(figures(facts, elapsed_s), keep=not arguments.dry_run)
+    rows = [replace(row, note="; ".join(filter(None, (row.note, arguments.note)))) for row in figures(facts, elapsed_s)]
+    return report(rows, keep=not arguments.dry_run)
 
 
 def figures(facts: dict[str, Any], elapsed_s: float) -> list[Figure]:

@@ -62,7 +62,7 @@ def outcomes(result: VllmDemoResult) -> tuple[OperatorOutcome, ...]:
         search = searches.get((ranked.operator, ranked.dtype))
         if ranked.operator in gains:
             ratios = sorted(float(ratio) for ratio in gains[ranked.operator])
-            text = f"promoted: {ratios[0]:.2f}x to {ratios[-1]:.2f}x alone, {used[ranked.operator]:,} hits"
+            text = f"proven alone: {ratios[0]:.2f}x to {ratios[-1]:.2f}x, {used[ranked.operator]:,} hits"
         elif search is None:
             text = "not searched: the budget went to operators that could save more"
         else:

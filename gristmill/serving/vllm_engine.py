@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,20 @@ LARGEST_BATCH = 32
 class VllmEngine:
     """Obeys commands in order. Nothing else talks to the engine, so `status` waits for the replay before it."""
 
-    def __init__(self, settings: EngineSettings, compiled: bool, writer: LineWriter, closed: threading.Event) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        compiled: bool,
+        custom_ops: Sequence[str],
+        writer: LineWriter,
+        closed: threading.Event,
+    ) -> None:
+        """`custom_ops` are of vLLM's compilation settings, beside its default."""
         self.closed = closed
         self.commands: queue.Queue[Command] = queue.Queue()
         self._settings = settings
         self._writer = writer
-        self._llm = _engine(settings, compiled)
+        self._llm = _engine(settings, compiled, custom_ops)
 
     def run(self) -> None:
         """Until closed; requests being served then are dropped."""
@@ -92,7 +101,7 @@ class VllmEngine:
         return {**named, **workers[0], "workers": workers, "scheduler": scheduler, "front": os.getpid()}
 
 
-def _engine(settings: EngineSettings, compiled: bool) -> Any:
+def _engine(settings: EngineSettings, compiled: bool, custom_ops: Sequence[str]) -> Any:
     """vLLM's `LLM` on dummy weights, with the model's configuration written beside the cache."""
     folder = Path(settings.cache_dir) / "model"
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +116,7 @@ def _engine(settings: EngineSettings, compiled: bool) -> Any:
         dtype=settings.dtype,
         seed=settings.seed,
         enforce_eager=not compiled,
+        compilation_config={"custom_ops": ["none", *custom_ops]} if compiled else {},
         max_model_len=min(LONGEST_SEQUENCE, settings.shape.positions),
         max_num_seqs=LARGEST_BATCH,
         enable_prefix_caching=False,  # replays repeat their prompts, and both arms are to read them
@@ -156,8 +166,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = reference_parser()
     parser.prog = "python -m gristmill.serving.vllm_engine"
     parser.add_argument("--compiled", action="store_true", help="let the engine compile the model")
+    parser.add_argument(
+        "--custom-ops", nargs="*", default=(), help="of a compiled model: layers that stay calls, +rms_norm"
+    )
     flags = vars(parser.parse_args(arguments))
-    compiled = flags.pop("compiled")
+    compiled, custom_ops = flags.pop("compiled"), flags.pop("custom_ops")
     shape = ModelShape(**{one.name: flags.pop(one.name) for one in dataclasses.fields(ModelShape)})
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
@@ -169,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
             closed = threading.Event()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: closed.set())
-            engine = VllmEngine(settings, compiled, writer, closed)
+            engine = VllmEngine(settings, compiled, custom_ops, writer, closed)
         except GristmillError as error:
             print(error, file=sys.stderr)
             return error.exit_code
