@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import secrets
 import shutil
 import signal
 import sys
@@ -25,11 +26,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 from agents.caps import BudgetCaps
 from benchmarks.figures import Figure, Outcome, report
 from flows.continuous import continuous_steps
+from flows.steps import Step
 from gristmill.directory_store import DirectoryStore
 from gristmill.kernel_table import KernelTable
 from gristmill.workload import Workload
@@ -237,15 +240,12 @@ def turn(chosen: Settings, candidates: int) -> None:
             "search_operators": search,
             "prove_winners": prove,
         }
-        recruitment.SearchSession = Counting  # type: ignore[misc]
-        promotion.secrets.randbits = lambda bits: SEED  # type: ignore[assignment]
-        continuous_steps(
-            chosen,
-            lambda function: replaced.get(function.__name__, function),
-            window_h=1.0,
-            budget_s=1.0,
-            channel="canary",
-        )
+        with (
+            patch.object(recruitment, "SearchSession", Counting),
+            patch.object(secrets, "randbits", lambda bits: SEED),
+        ):
+            step = cast(Step, lambda function: replaced.get(function.__name__, function))
+            continuous_steps(chosen, step, window_h=1.0, budget_s=1.0, channel="canary")
 
 
 def _store(chosen: Settings) -> DirectoryStore:

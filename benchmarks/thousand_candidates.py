@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.brief import Brief
+from agents.strategies.best_of_n import BestOfN
 from benchmarks.figures import Figure, Outcome, report
 from gristmill.hardware import local_cpu
 from gristmill.workload import Workload
@@ -72,9 +73,10 @@ class Measured:
 
     @property
     def lost(self) -> int:
-        """Candidates that are not one finished run each."""
+        """Candidates that were not judged, or are not one finished run each."""
         found, judged = Counter(self.runs), Counter(self.judged)
-        return sum(((found - judged) + (judged - found)).values())
+        never = max(0, self.candidates - len(judged))
+        return sum(((found - judged) + (judged - found)).values()) + never
 
 
 @dataclass
@@ -105,6 +107,13 @@ class CountingAgent:
 
     def learn(self, candidate: Candidate, verdict: Verdict) -> None:
         """It knows what it will propose."""
+
+
+class Endless(BestOfN):
+    """Never has enough: real ones end a search that has long gained nothing."""
+
+    def enough(self) -> str:
+        return ""
 
 
 @dataclass
@@ -157,9 +166,9 @@ def measure(folder: Path, candidates: int, judge_s: float) -> Measured:
         began = time.monotonic()
 
         def cycle(step: steps.Step) -> None:
-            from prefect.context import get_run_context
+            from prefect.runtime import flow_run
 
-            state[0] = str(get_run_context().flow_run.id)
+            state[0] = str(flow_run.id)
             step(logged_search)(home, candidates, bench)
             steps.table_artifact("thousand", [{"candidates": str(candidates)}], "Searched")
 
@@ -191,7 +200,8 @@ def logged_search(home: Path, candidates: int, bench: WaitingBench) -> int:
 def search(folder: Path, candidates: int, bench: WaitingBench, log: TrialLog) -> int:
     """One session until its agent has nothing left; returns how many it judged."""
     brief = Brief("rms_norm", "float32", WORKLOADS, local_cpu(), 2, 20.0, 100.0)
-    session = SearchSession(bench, [CountingAgent(candidates)], brief, Journal(folder / "verdicts.jsonl"), log)
+    journal, strategy = Journal(folder / "verdicts.jsonl"), Endless(brief)
+    session = SearchSession(bench, [CountingAgent(candidates)], brief, journal, log, strategy=strategy)
     return sum(1 for _ in session.run(86_400.0))
 
 

@@ -43,7 +43,7 @@ Operators = Annotated[
     list[OperatorName] | None,
     _told("Operators to search, by name (./mill operators); none: all that the profile holds."),
 ]
-Strategy = Annotated[Literal[catalogue.NAMES], _told("How the agents are led.")]
+Strategy = Annotated[str, _told("How the agents are led.", pattern=f"^({'|'.join(catalogue.NAMES)})$")]
 Agents = Annotated[int, _told("Agents that ask language models; 0: pattern agents alone.", ge=0, le=256)]
 Fusions = Annotated[bool, _told("Search what could be fused as well (see ./mill rank --fusions).")]
 PublishTo = Annotated[

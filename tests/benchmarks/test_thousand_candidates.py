@@ -13,7 +13,7 @@ from benchmarks.thousand_candidates import Locks, Measured, WaitingBench, figure
 from tests.tasks.world import ListLog
 
 MET = Measured(
-    3, wall_s=100.0, waited_s=90.0, bare_s=2.0, runs=("a", "b"), judged=("b", "a"), locked=(), completed=True
+    2, wall_s=100.0, waited_s=90.0, bare_s=2.0, runs=("a", "b"), judged=("b", "a"), locked=(), completed=True
 )
 
 
@@ -30,7 +30,14 @@ def test_what_is_neither_the_judge_s_nor_the_session_s_is_theirs() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"runs": ("a",)}, {"runs": ("a", "b", "b")}, {"runs": ("a", "c")}, {"locked": ("locked",)}, {"completed": False}],
+    [
+        {"candidates": 3},
+        {"runs": ("a",)},
+        {"runs": ("a", "b", "b")},
+        {"runs": ("a", "c")},
+        {"locked": ("locked",)},
+        {"completed": False},
+    ],
 )
 def test_every_loss_is_a_miss(wrong: dict[str, object]) -> None:
     assert verdicts(replace(MET, **wrong))[1] is Outcome.MISSED  # type: ignore[arg-type]
@@ -38,8 +45,8 @@ def test_every_loss_is_a_miss(wrong: dict[str, object]) -> None:
 
 def test_a_session_judges_so_many_candidates_once_each(tmp_path: Path) -> None:
     bench, log = WaitingBench(lambda one, workload: 1.5), ListLog()
-    assert search(tmp_path, 40, bench, log) == 40
-    assert len(set(bench.judged)) == 40 and bench.judged == [digest for digest, _ in log.recorded]
+    assert search(tmp_path, 400, bench, log) == 400, "whatever the strategy thinks of it"
+    assert len(set(bench.judged)) == 400 and bench.judged == [digest for digest, _ in log.recorded]
 
 
 def test_lines_about_locks_are_kept_and_no_others() -> None:

@@ -14,6 +14,7 @@ from prefect import Flow
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ParameterTypeError
 
+from agents.strategies import catalogue
 from flows import fleet_events
 from tasks import deployment as deployments
 
@@ -140,6 +141,11 @@ def test_drift_and_a_new_model_engine_or_device_start_a_budgeted_compile() -> No
     assert matched["gristmill.hardware"] == labels["gristmill.hardware"]
     given = compile_deployment["parameters"]
     assert given["daily_s"] and given["only_if_moved"] and given["publish_to"] == "canary"
+
+
+def test_the_form_offers_the_strategies_that_there_are() -> None:
+    (compile_deployment,) = [one for one in DEPLOYMENTS if name_of(one) == "compile"]
+    assert tuple(flow_of(compile_deployment).parameters.properties["strategy"]["enum"]) == catalogue.NAMES
 
 
 def test_the_pinned_prefect_is_the_one_that_is_installed() -> None:
