@@ -6,6 +6,7 @@ its first step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,9 +19,14 @@ Zero = Annotated[float, Field(ge=0)]
 OperatorName = Annotated[str, Field(pattern=r"^[a-z0-9_+]{1,200}$")]
 
 
-def _told(description: str, **limits: Any) -> Any:
-    """Prefect takes a parameter's description from docstrings and would drop pydantic's own; this one it keeps."""
-    return Field(json_schema_extra={"description": description}, **limits)
+def _told(description: str, *, choices: Sequence[str] = (), **limits: Any) -> Any:
+    """Prefect takes a parameter's description from docstrings and would drop pydantic's own; this one it keeps.
+
+    Args:
+        choices: what the form offers; `limits` say what is taken.
+    """
+    extra: dict[str, Any] = {"description": description, **({"enum": list(choices)} if choices else {})}
+    return Field(json_schema_extra=extra, **limits)
 
 
 Channel = Annotated[Literal["canary", "stable"], _told("Channel of the registry that hosts follow.")]
@@ -43,7 +49,9 @@ Operators = Annotated[
     list[OperatorName] | None,
     _told("Operators to search, by name (./mill operators); none: all that the profile holds."),
 ]
-Strategy = Annotated[str, _told("How the agents are led.", pattern=f"^({'|'.join(catalogue.NAMES)})$")]
+Strategy = Annotated[
+    str, _told("How the agents are led.", choices=catalogue.NAMES, pattern=f"^({'|'.join(catalogue.NAMES)})$")
+]
 Agents = Annotated[int, _told("Agents that ask language models; 0: pattern agents alone.", ge=0, le=256)]
 Fusions = Annotated[bool, _told("Search what could be fused as well (see ./mill rank --fusions).")]
 PublishTo = Annotated[
