@@ -57,9 +57,9 @@ class Membership:
             or self.shadow_every < 0
         ):
             raise MembershipError(
-                f"membership: found channel {self.channel!r}, poll_s {self.poll_s}, period {self.sample_period}, "
-                f"shadow_every {self.shadow_every} and spool_s {self.spool_s}; expected one of {', '.join(FOLLOWING)}, "
-                "and a time and a period above 0"
+                f"membership: found channel {self.channel!r}, poll_s {self.poll_s}, spool_s {self.spool_s}, "
+                f"sample_period {self.sample_period} and shadow_every {self.shadow_every}; expected one of "
+                f"{', '.join(FOLLOWING)}, and a time and a period above 0"
             )
         if not self.cache_dir:
             raise MembershipError("membership: no cache folder is named; give one that this host's processes share")
