@@ -64,7 +64,7 @@ def _engines_copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """As `copy.deepcopy` makes it, but for what was replaced, which would compute with the original's weights."""
     copied = memo[id(module)] = module.__new__(type(module))
     state = {name: value for name, value in module.__dict__.items() if name not in REPLACED}
-    copied.__setstate__(copy.deepcopy(state, memo))
+    copied.__setstate__(copy.deepcopy(state, memo))  # type: ignore[no-untyped-call,unused-ignore]
     return copied
 
 
