@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from registry.repository import Repository
 from registry.rollback import roll_back
 from tasks import object_store, promotion
 from tasks.compilation import OperatorSearch, SearchResult, journal_path, search_id_of
+from tasks.errors import SearchBusyError
 from tasks.journal import Journal
 from tasks.settings import Settings
 from tests.registry.world import shared_keys
@@ -171,3 +172,25 @@ def test_what_the_gate_declines_is_told_and_no_generation(mill: Mill) -> None:
     turned = mill.turn()
     assert turned.compiled and turned.generation is None
     assert turned.reason.startswith("rms_norm.float32 stays: gain over all ranges")
+
+
+def test_a_turn_leaves_a_search_to_the_process_that_is_at_it(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduled turn and a compilation that an event started may meet."""
+
+    def busy(*_: object) -> SearchResult:
+        raise SearchBusyError("search abc: process 7 is at it already")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mill, "_search", busy)
+        turned = mill.turn()
+    assert not turned.compiled and turned.generation is None and "process 7 is at it" in turned.reason
+    assert mill.turn().generation is not None, "what the other leaves undone is done"
+
+
+def test_a_new_version_of_the_engine_starts_a_turn(mill: Mill) -> None:
+    mill.traffic = replace(SMALL, versions={"torch": "2.12.0"})
+    mill.turn()
+    mill.traffic = replace(SMALL, versions={"torch": "2.13.0"}, window_end_utc="2026-12-01T03:00:00+00:00")
+    assert mill.turn().compiled and mill.told[-1] != "traffic has moved" and mill.searches == 2
+    assert any("torch 2.13.0 is new" in text for text in mill.told)
+    assert not mill.turn().compiled

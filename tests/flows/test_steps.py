@@ -16,6 +16,7 @@ import pytest
 
 from flows import search_progress, steps
 from flows.check import check
+from flows.compile import compile_kernels
 from flows.promote import release
 from flows.renew import renew
 from flows.revalidate import revalidate
@@ -27,7 +28,9 @@ from flows.week import week
 from gristmill.directory_store import DirectoryStore
 from gristmill.errors import GristmillError
 from registry.repository import Repository
-from tasks import mlflow_store, promotion, proving, traffic
+from tasks import mlflow_store, promotion, proving, search_lock, traffic
+from tasks.compilation import search_id_of
+from tasks.errors import SearchBusyError
 from tasks.search_session import Trial
 from tasks.settings import Settings
 from tests.registry.world import shared_keys
@@ -234,3 +237,19 @@ def test_flows_that_change_a_channel_show_it_in_mlflow_and_the_others_run(prefec
     assert version.tags["status"] == "revoked"
     (manifest,) = Repository(store, promotion.keyring_of(mill)).revoked().reasons
     assert watch(act=False) and revoke_kernel(digest=manifest[:12], reason="again") == manifest
+
+
+def test_a_compilation_that_an_event_starts_looks_again_whether_it_is_needed(
+    prefect_client: Any, mill: Settings
+) -> None:
+    """By hand the same is an error: a person wants to know."""
+    store = DirectoryStore(Path(mill.store_url.removeprefix("file://")))
+    sampled = profile(rms_norm(1))
+    traffic.keep_profile(store, mill, sampled)
+    with search_lock.held(mill.searches_dir / search_id_of(sampled, 0)):
+        assert "is at it already" in compile_kernels(only_if_moved=True, publish_to="canary")
+        with pytest.raises(SearchBusyError):
+            compile_kernels()
+    assert "0 seconds" in compile_kernels(only_if_moved=True, daily_s=0.0), "the day's are spent"
+    traffic.mark_compiled(store, mill, sampled)
+    assert compile_kernels(only_if_moved=True) == "traffic and engine are what was compiled for"
