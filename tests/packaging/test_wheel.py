@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import email
 import importlib
 import tomllib
@@ -47,13 +48,16 @@ def test_what_it_requires_is_small(wheel: zipfile.ZipFile) -> None:
     assert {line.split("[")[0].split("<")[0].split(">")[0].split("=")[0].strip() for line in always} == REQUIRED
 
 
-def test_it_installs_the_sidecar(wheel: zipfile.ZipFile) -> None:
-    (scripts,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
-    (line,) = wheel.read(scripts).decode().strip().splitlines()[1:]
-    name, _, target = line.partition(" = ")
-    module, _, function = target.partition(":")
-    assert name == "gristmill-sidecar"
-    assert callable(getattr(importlib.import_module(module), function))
+def test_it_installs_the_sidecar_and_the_plugin_of_vllm(wheel: zipfile.ZipFile) -> None:
+    (points,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    found = configparser.ConfigParser()
+    found.read_string(wheel.read(points).decode())
+    names = {group: set(found[group]) for group in found.sections()}
+    assert names == {"console_scripts": {"gristmill-sidecar"}, "vllm.general_plugins": {"gristmill"}}
+    for group in found.sections():
+        for target in found[group].values():
+            module, _, function = target.partition(":")
+            assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_locked_requirements_satisfy_the_declared_ones() -> None:
