@@ -159,16 +159,17 @@ def why_expired(artifact: Artifact, newest: TrafficProfile, gone_after_days: flo
 
 def due(settings: Settings, served: Sequence[Serving], sample: int, now: datetime) -> tuple[Due, ...]:
     """So many kernels for this hardware, those first that were judged longest ago, at their publication or since."""
-    last = {(one.manifest, one.candidate): one.judged_utc for one in record(settings)}
+    last = {(one.manifest, one.candidate): (one.judged_utc, place) for place, one in enumerate(record(settings))}
     waiting = []
     for one in served:
         if one.artifact.table.hardware != settings.hardware:
             continue
         for kernel in _kernels(one):
-            judged = last.get((kernel.manifest, kernel.candidate), "")
-            if not judged or not _is_of_tonight(judged, now):
-                waiting.append((judged or one.artifact.created_utc, kernel.manifest, kernel.candidate, kernel))
-    return tuple(kernel for *_, kernel in sorted(waiting, key=lambda found: found[:3])[:sample])
+            judged_utc, place = last.get((kernel.manifest, kernel.candidate), ("", -1))
+            if not judged_utc or not _is_of_tonight(judged_utc, now):
+                since = judged_utc or one.artifact.created_utc
+                waiting.append((since, place, kernel.manifest, kernel.candidate, kernel))
+    return tuple(kernel for *_, kernel in sorted(waiting, key=lambda found: found[:4])[:sample])
 
 
 def judge_again(
