@@ -230,8 +230,8 @@ def figures(measured: Measured, judge_s: float) -> list[Figure]:
     note = (
         f"{measured.wall_s:.0f} s in all: {measured.waited_s:.0f} s for a judge of {judge_s:g} s a candidate, "
         f"{measured.bare_s:.1f} s for the session itself, {measured.overhead_s:.1f} s more with Prefect (a server) "
-        "and MLflow (SQLite) until the last record was there; a real judgement takes longer; but this one waits, so that "
-        "what MLflow's thread takes of a core beside it (some 0.04 s a candidate) is not counted"
+        "and MLflow (SQLite) until the last record was there; a real judgement takes longer; but this one waits, so "
+        "that what MLflow's thread takes of a core beside it (some 0.04 s a candidate) is not counted"
     )
     lost = measured.lost + len(measured.locked) + (not measured.completed)
     told = f"; {measured.locked[0]}" if measured.locked else ""
