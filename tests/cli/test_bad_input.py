@@ -22,10 +22,11 @@ from cli import commands
 from gristmill import records
 from gristmill.directory_store import DirectoryStore
 from registry.embedded_store import EmbeddedStore
-from registry.keys import create_keys
+from registry.keys import create_keys, load_keys
 from registry.repository import Repository
 from tasks import search_lock, traffic
 from tasks.compilation import search_id_of
+from tests.registry.world import shared_keys
 from tests.tasks.world import HARDWARE, PEAKS, profile, rms_norm, settings
 
 ROOT = Path(__file__).parents[2]
@@ -221,7 +222,18 @@ def endpoint() -> Iterator[Callable[..., tuple[str, Any]]]:
 KEYS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "a-secret-word"}
 
 
+def give_keys(tmp_path: Path) -> None:
+    """What `./mill keys init` makes, for another store: without keys no command comes as far as one."""
+    shutil.copytree(shared_keys(), tmp_path / "home" / "keys")
+    (tmp_path / "other").mkdir()
+    Repository(DirectoryStore(tmp_path / "other"), load_keys(tmp_path / "home" / "keys")).initialise()
+
+
 class TestStores:
+    @pytest.fixture(autouse=True)
+    def keys(self, tmp_path: Path, variables: dict[str, str]) -> None:
+        give_keys(tmp_path)
+
     @pytest.mark.parametrize("command", ["capture", "rank", "compile", "rollback"])
     def test_nothing_answers(self, mill: Mill, command: str) -> None:
         said = complaint(mill(command, MILL_STORE="s3://bucket?endpoint=http://127.0.0.1:9", **KEYS))
@@ -410,6 +422,7 @@ class TestDisk:
                 rest.write(b"x" * 1024)
 
     def test_a_full_store_takes_no_half_profile(self, mill: Mill, tmp_path: Path, full_disk: Path) -> None:
+        give_keys(tmp_path)
         keep_profile(tmp_path)
         shutil.copytree(tmp_path / "store", full_disk / "store")
         self.fill(full_disk)
@@ -422,7 +435,7 @@ class TestDisk:
         (tmp_path / "store").mkdir()
         keep_profile(tmp_path)
         self.fill(full_disk)
-        said = complaint(mill("registry", "log", MILL_HOME=str(full_disk)))
+        said = complaint(mill("keys", "init", "--unencrypted", MILL_HOME=str(full_disk)))
         assert "pace" in said and str(full_disk) in said
         assert all(path.stat().st_size for path in full_disk.rglob("*") if path.is_file() and path.name != "lock")
 
