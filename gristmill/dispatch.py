@@ -126,18 +126,25 @@ class Dispatcher:
         A refusal names an entry that failed on this host: its calls stay with the engine. One that is `whole` says that
         the generation contradicts itself: it is not staged, and what serves goes on serving. Entries of operators that
         no site uses are not loaded.
+
+        Tables that it holds no more, and kernels of theirs, stop before anything is loaded; if it then cannot be
+        staged (whatever that raises), all else that it does not hold stops as well, and calls are the engine's.
         """
         staged = self._prepared(generation)
         with self._lock:
             count = len(self.sites)
         try:
-            check_consistent(generation, self._hardware)
+            check_consistent(generation, self._hardware, self.sites[:count])
+            self._take_back(generation, replaced=False)
             staged.add(*self.sites[:count])
             with self._lock:
                 staged.add(*self.sites[count:])
                 self._staged = staged
         except InconsistentGenerationError as error:
             staged.refusals = [_whole(generation, error)]
+        except BaseException:
+            self._take_back(generation, replaced=True)
+            raise
         with self._lock:
             self.refusals.extend(staged.refusals)
         return tuple(staged.refusals)
@@ -215,6 +222,18 @@ class Dispatcher:
 
     def _prepared(self, generation: Generation) -> StagedGeneration:
         return StagedGeneration(generation, self._settings, self._captures)
+
+    def _take_back(self, generation: Generation, replaced: bool) -> None:
+        """Stops kernels that serve, or are about to, and that a generation does not hold: all of them, or those of
+        tables for which it has no other."""
+        kept = {entry for table in generation.tables for entry in table.entries}
+        covered = {table.name for table in generation.tables if table.entries}
+        with self._lock:
+            states = [*self._loaded.states.values(), *(self._staged.states.values() if self._staged else ())]
+        for state in states:
+            domain = state.entry.domain
+            if state.entry not in kept and (replaced or f"{domain.operator}.{domain.dtype}" not in covered):
+                state.disable(f"taken back by generation {generation.number}")
 
     def _add_late(self, site: Site, to: StagedGeneration) -> None:
         """A site that a generation contradicts itself about gets none of its kernels; the others keep theirs."""

@@ -70,6 +70,10 @@ class Host:
         self._reported_generation: Generation | None = None
         self._problems: dict[str, str] = {}
         """What failed last, polling or reporting, to the reason; empty once it succeeds again."""
+        self._taken: Generation | None = dispatcher.generation
+        """What the dispatcher was given last; None while that could not be staged."""
+        self._pending: Generation | None = None
+        """What the channel handed out and could not be staged; tried again at each poll."""
         self._served: list[frozenset[str]] = [_candidates(dispatcher.generation)]
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -78,17 +82,10 @@ class Host:
         """Stages the last good generation from the cache, then polls as `PollSchedule` says, on a daemon thread."""
 
         def loop() -> None:
-            self._guard("poll", lambda: self._stage(self._channel.last_good()))
+            self._survive(lambda: self._guard("poll", lambda: self._take(self._channel.last_good)))
             pause_s = self._schedule.first_s()
             while not self._stopped.wait(pause_s):
-                try:
-                    self.poll_once()
-                except Exception as error:
-                    # A bug must not end the polling: this host would serve an old generation for ever, and silently.
-                    traceback.print_exc()
-                    self._tell_problem(
-                        "poll", f"{type(error).__name__}: {error} (a bug; its traceback is on standard error)"
-                    )
+                self._survive(self.poll_once)
                 pause_s = self._schedule.next_s(failed=bool(self.problem))
 
         self._thread = threading.Thread(target=loop, name="gristmill-host", daemon=True)
@@ -103,7 +100,7 @@ class Host:
     def poll_once(self) -> None:
         """One look at the channel; a generation that passes its smoke tests is staged."""
         if not self._dispatcher.kill.sampling:
-            self._guard("poll", lambda: self._stage(self._channel.poll()))
+            self._guard("poll", lambda: self._take(self._channel.poll))
             self._guard("report", self._report_if_due)
 
     @property
@@ -130,15 +127,34 @@ class Host:
         self._emit(event)
         return event
 
-    def _stage(self, generation: Generation | None) -> None:
-        if generation is None or generation == self._dispatcher.generation:
+    def _take(self, read: Callable[[], Generation | None]) -> None:
+        """Reads the channel and stages what is new, or what could not be staged before: it is not handed out again."""
+        try:
+            self._pending = read() or self._pending
+        finally:
+            if self._pending is not None:
+                self._stage(self._pending)
+                self._pending = None
+
+    def _stage(self, generation: Generation) -> None:
+        if generation == self._taken:
             return
+        self._taken = None
         refusals = self._dispatcher.stage(generation)
+        self._taken = generation
         for refusal in refusals:
             detail = {"operator": refusal.operator, "candidate": refusal.candidate, "reason": refusal.reason}
             self._emit(HostEvent("refusal", refusal.generation, detail))
         if not any(refusal.whole for refusal in refusals):
             self._emit(HostEvent("staged", generation.number, {"tables": [table.name for table in generation.tables]}))
+
+    def _survive(self, work: Callable[[], None]) -> None:
+        """A bug must not end the polling: this host would serve an old generation for ever, and silently."""
+        try:
+            work()
+        except Exception as error:
+            traceback.print_exc()
+            self._tell_problem("poll", f"{type(error).__name__}: {error} (a bug; its traceback is on standard error)")
 
     def _guard(self, what: str, work: Callable[[], None]) -> None:
         try:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gristmill import metadata_client
+from gristmill import metadata_client, revocation
 from gristmill.cache import GenerationRecord
 from gristmill.cohort import AUTO
-from gristmill.errors import ObjectNotFoundError, StoreError
+from gristmill.errors import CacheError, GristmillError, ObjectNotFoundError, StoreError
 from gristmill.follower import Follower
 from gristmill.generation import Generation, empty
 from gristmill.metadata_client import MAX_TIMESTAMP_BYTES, TIMESTAMP_KEY
 from gristmill.proof import Proof
+from gristmill.revocation import not_revoked, remainder
 from gristmill.store import ObjectStore, StoredObject
 from gristmill.store_reader import StoreReader
 
@@ -25,6 +27,15 @@ FULL_REFRESH_S = 3600.0
 """At least this often everything is looked at again, so that a new root is seen even if nothing else changes."""
 LONGEST_POLL_S = 600.0
 """After which a poll fetches nothing more; what it has verified by then stays in the cache."""
+
+
+@dataclass(frozen=True)
+class _Handed:
+    """The generation that was handed out last."""
+
+    generation: Generation
+    tables: dict[str, str]
+    """Of its index: name to the manifest's digest."""
 
 
 class Puller(Follower):
@@ -48,11 +59,15 @@ class Puller(Follower):
         self._full_refresh_at_s = 0.0
         self._followed: GenerationRecord | None = None
         """The state that was proven and handed out last."""
+        self._handed: _Handed | None = None
         self._names: frozenset[str] | None = None
         """Of the tables that it was asked for."""
 
     def poll(self) -> Generation | None:
         """The new generation, or None if there is no news.
+
+        Where a new state cannot be taken, but revokes kernels of the generation handed out last, that one is handed out
+        again without them; the next poll says why.
 
         Raises:
             GristmillError: why nothing was taken: the store (`StoreError`), a signature, digest or form (`TrustError`,
@@ -73,10 +88,16 @@ class Puller(Follower):
             self._check_fresh(self._store.url, "publish or renew the registry")
             return None
         self._etag = None
-        with self.cache.locked():
-            if self.cache.last_refresh() != before:  # by another process, which may have read a newer one
-                found = self._timestamp(None) or found
-            generation = self._refresh(found.content, names)
+        try:
+            with self.cache.locked():
+                if self.cache.last_refresh() != before:  # by another process, which may have read a newer one
+                    found = self._timestamp(None) or found
+                generation = self._refresh(found.content, names)
+        except GristmillError:
+            less = self._remainder()
+            if less is None:
+                raise
+            return less
         self._etag, self._names = found.etag, names
         self._full_refresh_at_s = time.monotonic() + FULL_REFRESH_S
         return generation
@@ -100,7 +121,9 @@ class Puller(Follower):
             record = self.cache.load_generation(self.channel)
             if record is None:
                 return None
-            generation = self._assembler.assemble(self._proven(record), names, None)
+            proof = self._proven(record)
+            generation = self._assembler.assemble(proof, names, None)
+        self._handed = _Handed(generation, proof.index.tables)
         self._followed, self._names = record, names
         return generation
 
@@ -127,14 +150,31 @@ class Puller(Follower):
             self.cache.save_followed(self.channel)
         return generation
 
+    def _remainder(self) -> Generation | None:
+        """What was handed out last, without what was revoked since; None if that is nothing."""
+        if self._handed is None:
+            return None
+        try:
+            revoked = self.cache.revoked()
+        except CacheError:
+            revoked = revocation.NOTHING
+        last, manifests = self._handed.generation, not_revoked(self._handed.tables, revoked)
+        tables = tuple(remainder(table, revoked) for table in last.tables if table.name in manifests)
+        if tables == last.tables:
+            return None
+        less = replace(last, tables=tables)
+        self._handed = _Handed(less, self._handed.tables)
+        self._followed = None  # what comes next is news, also if it is what was handed out before
+        return less
+
     def _leave(self) -> Generation | None:
         """What an `auto` host serves that has left canary for a channel that was never published to: nothing of ours.
 
         A host of one channel never gets here once it has followed it.
         """
-        if self._followed is None:
+        if self._handed is None:
             return None
-        self._followed = None
+        self._followed = self._handed = None
         return empty(self.channel.name, self.channel.hardware)
 
     def _follow(self, proof: Proof, names: frozenset[str] | None, reader: StoreReader) -> Generation | None:
@@ -148,6 +188,7 @@ class Puller(Follower):
         if known is None or news or known.policy_sha256 != record.policy_sha256:
             self.cache.check_high_water(proof.seen)
             generation = self._assembler.assemble(proof, names, reader)
+            self._handed = _Handed(generation, proof.index.tables)
             self.cache.save_generation(self.channel, record)
             self.cache.raise_high_water(proof.seen)
         elif known != record:

@@ -6,9 +6,8 @@ the engine. A generation that contradicts itself is not used at all: see `check_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -97,6 +96,8 @@ class StagedGeneration:
             problem = _smoke_test(Route(site, EntryState(entry), kernel, alone, self.captures), extents)
         except GristmillError as error:
             problem = str(error)
+        except Exception as error:  # no memory for packed weights, or whatever a kernel brings about: it costs itself
+            problem = f"{type(error).__name__}: {error}"
         if problem:
             self.refusals.append(Refusal(self.generation.number, site.operator, entry.candidate, problem))
             return None
@@ -117,16 +118,18 @@ class StagedGeneration:
         return kernel
 
 
-def check_consistent(generation: Generation, hardware: str) -> None:
+def check_consistent(generation: Generation, hardware: str, sites: Iterable[Site]) -> None:
     """What whoever signed a generation must have made sure of; where it does not hold, nobody knows what was meant.
 
     `hardware` is the host's; empty if it does not say.
 
     Raises:
-        InconsistentGenerationError: a table of other hardware, two tables of one operator and dtype, or an entry that
-            is of another operator or dtype than its table.
+        InconsistentGenerationError: a table of other hardware, two tables of one operator and dtype, an entry that
+            is of another operator or dtype than its table, one object called in two ways, or two entries that claim
+            one call of a site.
     """
     names: set[str] = set()
+    setups: dict[str, bool] = {}
     for table in generation.tables:
         for wanted in filter(None, (generation.hardware, hardware)):
             if table.hardware != wanted:
@@ -138,6 +141,11 @@ def check_consistent(generation: Generation, hardware: str) -> None:
             if (entry.domain.operator, entry.domain.dtype) != (table.operator, table.dtype):
                 what = f"holds an entry for {entry.domain.operator}.{entry.domain.dtype}"
                 raise _flaw(generation, table, what)
+            if setups.setdefault(entry.object.sha256, entry.needs_setup) != entry.needs_setup:
+                raise _flaw(generation, table, f"has one object with and without setup: {entry.object.sha256[:12]}")
+    for site in sites:
+        for _ in _claims(generation, site):
+            pass
 
 
 def _flaw(generation: Generation, table: KernelTable, what: str) -> InconsistentGenerationError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from gristmill.errors import StoreUnreachableError
 from gristmill.generation import Generation
 from gristmill.host import Host, HostEvent
 from gristmill.kernel_table import TableEntry
+from gristmill.poll_schedule import PollSchedule
+from gristmill.staging import Refusal
 
 MakeEntry = Callable[..., tuple[TableEntry, Path]]
 MakeGeneration = Callable[..., Generation]
@@ -217,3 +220,58 @@ def test_reports_although_the_channel_fails_and_says_why(dispatcher: Dispatcher)
         host.poll_once()
     assert reported == ["away", "away", ""]
     assert [e.kind for e in events] == ["poll_failed"], "told once, although reporting succeeds in between"
+
+
+class BrokenStaging(Dispatcher):
+    """Cannot stage a generation of this number while it is broken."""
+
+    broken = 0
+
+    def stage(self, generation: Generation) -> tuple[Refusal, ...]:
+        if generation.number == self.broken:
+            raise RuntimeError("out of memory")
+        return super().stage(generation)
+
+
+def test_what_could_not_be_staged_is_not_forgotten(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    """A channel hands a generation out once; the host is not well before it serves it."""
+    dispatcher = BrokenStaging(environ={})
+    dispatcher.broken = 2
+    events: list[HostEvent] = []
+    channel = ScriptedChannel(
+        make_generation(1, make_entry("rms_norm", 1, 8)),
+        make_generation(2),
+        None,
+        StoreUnreachableError("gone"),
+        None,
+    )
+    host = Host(channel, dispatcher, events.append)
+    host.poll_once()
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            host.poll_once()
+    dispatcher.broken = 0
+    host.poll_once()
+    host.boundary()
+    assert dispatcher.generation.number == 2
+
+
+def test_the_thread_outlives_a_cache_that_cannot_be_staged(
+    make_entry: MakeEntry, make_generation: MakeGeneration, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(PollSchedule, "first_s", lambda self: 0.0)
+    monkeypatch.setattr(PollSchedule, "next_s", lambda self, failed: 0.001)
+    dispatcher = BrokenStaging(environ={})
+    dispatcher.broken = 1
+    channel = ScriptedChannel(make_generation(2), cached=make_generation(1, make_entry("rms_norm", 1, 8)))
+    told: list[HostEvent] = []
+    host = Host(channel, dispatcher, told.append)
+    host.start()
+    try:
+        assert channel.exhausted.wait(30)
+    finally:
+        host.stop()
+    host.boundary()
+    assert dispatcher.generation.number == 2 and host.problem == ""
+    assert [event.kind for event in told] == ["poll_failed", "staged", "swap"]
+    assert "out of memory" in told[0].detail["reason"] and "RuntimeError" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill import sealed_object
 from gristmill.dispatch import Dispatcher
 from gristmill.domain import AxisRange, Domain
 from gristmill.generation import Generation
 from gristmill.hook import Hook, Instruments
 from gristmill.kernel_table import FileRef, TableEntry
-from gristmill.staging import extents_of
+from gristmill.site import Site
+from gristmill.staging import StagedGeneration, extents_of
 
 MakeEntry = Callable[..., tuple[TableEntry, Path]]
 MakeGeneration = Callable[..., Generation]
@@ -120,13 +123,22 @@ def of_another_host(sound: Generation, make_entry: MakeEntry, make_generation: M
     return replace(of_other_hardware(sound, make_entry, make_generation), hardware="another")
 
 
+def with_and_without_setup(sound: Generation, make_entry: MakeEntry, make_generation: MakeGeneration) -> Generation:
+    (entry,) = sound.tables[0].entries
+    ranges = (AxisRange("tokens", 9, 16),)
+    other = replace(entry, needs_setup=True, domain=Domain("rms_norm", "float32", ranges))
+    return replace(sound, tables=(replace(sound.tables[0], entries=(entry, other)),))
+
+
 def with_a_stranger(sound: Generation, make_entry: MakeEntry, make_generation: MakeGeneration) -> Generation:
     stranger, path = make_entry("rotary_embedding", 1, 8)
     table = replace(sound.tables[0], entries=(*sound.tables[0].entries, stranger))
     return replace(sound, tables=(table,), objects={**sound.objects, stranger.object.sha256: path})
 
 
-@pytest.mark.parametrize("spoiled", [overlapping, twice, of_other_hardware, of_another_host, with_a_stranger])
+@pytest.mark.parametrize(
+    "spoiled", [overlapping, twice, of_other_hardware, of_another_host, with_a_stranger, with_and_without_setup]
+)
 def test_a_generation_that_contradicts_itself_changes_nothing(
     make_entry: MakeEntry,
     make_generation: MakeGeneration,
@@ -178,3 +190,87 @@ def test_lookup_agrees_with_the_domain(limits: tuple[int, int, int], extent: int
         site = Dispatcher(environ={}).site("rms_norm", torch.float32, {"hidden": hidden}, (EPS,), norm)
         found = extent in extents_of(entry, site)
         assert found == domain.admits_axes({"tokens": extent, "hidden": hidden})
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), MemoryError(), AttributeError("_packed_bytes")])
+def test_whatever_an_entry_brings_about_costs_it_alone(
+    make_entry: MakeEntry, make_generation: MakeGeneration, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    engine, bad, good = Engine(), make_entry("rms_norm", 1, 8), make_entry("rms_norm", 9, 16)
+    load = sealed_object.load
+
+    def fail_once(path: Path, sha256: str = "") -> ctypes.CDLL:
+        if path == bad[1]:
+            raise error
+        return load(path, sha256)
+
+    monkeypatch.setattr(sealed_object, "load", fail_once)
+    (refusal,) = engine.dispatcher.stage(make_generation(1, bad, good))
+    assert refusal.candidate == bad[0].candidate and type(error).__name__ in refusal.reason
+    engine.dispatcher.step_boundary()
+    engine.norm(GOOD_ROWS)
+    assert engine.dispatcher.hits() == {good[0].candidate: 1}
+
+
+class TestTakenBack:
+    """What a generation does not hold stops, also where the generation cannot be staged."""
+
+    @pytest.fixture
+    def kernels(self, make_entry: MakeEntry) -> list[tuple[TableEntry, Path]]:
+        return [make_entry("rms_norm", 1, 8), make_entry("rms_norm", 9, 16)]
+
+    def test_if_staging_fails_all_that_is_gone(
+        self,
+        kernels: list[tuple[TableEntry, Path]],
+        make_entry: MakeEntry,
+        make_generation: MakeGeneration,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        engine = Engine()
+        engine.dispatcher.stage(make_generation(1, *kernels))
+        engine.dispatcher.step_boundary()
+
+        def fail(self: StagedGeneration, *sites: Site) -> None:
+            raise RuntimeError("a bug")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(StagedGeneration, "add", fail)
+            with pytest.raises(RuntimeError):
+                engine.dispatcher.stage(make_generation(2, kernels[1], make_entry("rms_norm", 1, 8)))
+        engine.norm(BAD_ROWS)
+        engine.norm(GOOD_ROWS)
+        assert engine.dispatcher.hits() == {kernels[0][0].candidate: 0, kernels[1][0].candidate: 1}
+        assert engine.dispatcher.stage(make_generation(3, *kernels)) == ()
+        engine.dispatcher.step_boundary()
+        engine.norm(BAD_ROWS)
+        assert engine.dispatcher.hits()[kernels[0][0].candidate] == 1
+
+    def test_a_table_that_is_gone_before_anything_is_loaded(
+        self,
+        kernels: list[tuple[TableEntry, Path]],
+        make_entry: MakeEntry,
+        make_generation: MakeGeneration,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        engine, seen = Engine(), []
+        engine.dispatcher.stage(make_generation(1, *kernels))
+        engine.dispatcher.step_boundary()
+        add = StagedGeneration.add
+
+        def look(self: StagedGeneration, *sites: Site) -> None:
+            seen.extend(entry["disabled_because"] for entry in engine.dispatcher.status()["entries"])
+            add(self, *sites)
+
+        monkeypatch.setattr(StagedGeneration, "add", look)
+        engine.dispatcher.stage(make_generation(2, make_entry("rotary_embedding", 1, 8)))
+        assert seen == ["taken back by generation 2"] * 2
+
+    def test_a_replaced_kernel_serves_until_the_new_one_is_there(
+        self, kernels: list[tuple[TableEntry, Path]], make_entry: MakeEntry, make_generation: MakeGeneration
+    ) -> None:
+        engine = Engine()
+        engine.dispatcher.stage(make_generation(1, *kernels))
+        engine.dispatcher.step_boundary()
+        engine.dispatcher.stage(make_generation(2, make_entry("rms_norm", 1, 16)))
+        engine.norm(BAD_ROWS)
+        assert engine.dispatcher.hits()[kernels[0][0].candidate] == 1

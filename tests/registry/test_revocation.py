@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gristmill import records
+from gristmill import records, trust
 from gristmill.errors import GristmillError, StoreUnreachableError
 from gristmill.generation import Generation
 from gristmill.store import MAX_OBJECT_BYTES, NotModified, StoredObject
@@ -98,6 +98,27 @@ class TestHosts:
         puller.poll()
         (puller.cache.folder / "revoked.json").unlink()
         assert codes(world.puller(store=Offline(world.store)).last_good()) == [GOOD]
+
+
+def test_a_state_that_can_not_be_taken_takes_back_what_it_revokes(world: World) -> None:
+    """One blob of it is missing: what is not revoked goes on, and the reason is told by the polls after it."""
+    puller = world.puller()
+    before = puller.poll()
+    assert before is not None and codes(before) == [BAD, GOOD]
+    published = world.publish("silu_and_mul", b"code lost")
+    lost = world.path(trust.blob_key(published.manifests["silu_and_mul.float32"]))
+    content = lost.read_bytes()
+    lost.unlink()
+    revoke(world.store, world.keyring, digest_of("object"), "wrong")
+    less = puller.poll()
+    assert less is not None and less.number == before.number
+    assert [table.name for table in less.tables if table.entries] == ["rms_norm.float32"]
+    for _ in range(2):
+        with pytest.raises(GristmillError, match="no object"):
+            puller.poll()
+    lost.write_bytes(content)
+    assert codes(puller.poll()) == [b"code good", b"code lost"]
+    assert puller.poll() is None
 
 
 def test_a_host_remembers_what_a_thief_takes_off_the_list(world: World) -> None:
