@@ -1,7 +1,7 @@
 """The traffic profile: what one fleet really ran over one window, and what follows from it.
 
-Pure decisions on it: which operators are worth optimising (`rank`), and for how long each (`split_budget`). Whether
-traffic has left what the last search compiled for is decided in `kernels.drift`.
+Pure decisions on it: which operators are worth optimising (`rank`), for how long each (`split_budget`), and whether
+traffic has left what the last search compiled for (`drift`).
 """
 
 from __future__ import annotations
