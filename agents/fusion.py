@@ -194,6 +194,8 @@ def _shapes(profile: TrafficProfile, definition: Definition, plan: Plan, peaks: 
         moved = sum(cost.bytes_moved for cost in costs)
         saved = moved - definition.cost(axes, item).bytes_moved
         time_ns = round(calls * sum(times))
+        if not time_ns:  # less than half a nanosecond in all
+            continue
         try:
             made = inputs.workload(definition, plan.dtype, **axes)
         except WorkloadError:

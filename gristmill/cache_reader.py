@@ -7,15 +7,22 @@ files appear whole, and what they name is named by digest.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gristmill import durable_file, sidecar_status
+from gristmill.cache import GenerationRecord
 from gristmill.cohort import AUTO
 from gristmill.errors import RollbackError, SidecarError
 from gristmill.follower import NEVER, Follower
 from gristmill.generation import Generation, empty
+from gristmill.proof import Proof
 from gristmill.sidecar_status import SidecarStatus
+
+ATTEMPTS = 10
+PAUSE_S = 0.02
+"""Before a record that looks old is read again: writing a mark and a record takes some syncs of a disk."""
 
 
 class CacheReader(Follower):
@@ -74,11 +81,23 @@ class CacheReader(Follower):
         if record is None:
             left = turned and self._generation is not None
             return empty(self.channel.name, self.channel.hardware) if left else None
-        proof = self._proven(record)
+        proof = self._proven_in_time(record)
         self._check_seen(proof.seen)
         generation = self._assembler.assemble(proof, names, None)
         self._seen = {**(self._seen if proof.seen["root"] == self._seen.get("root") else {}), **proof.seen}
         return generation
+
+    def _proven_in_time(self, record: GenerationRecord) -> Proof:
+        """As `_proven`. Who fills the cache raises the mark before it keeps the record: between the two, and where it
+        was read before both, it looks like an old one.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                return self._proven(record)
+            except RollbackError:
+                time.sleep(PAUSE_S)
+                record = self.cache.load_generation(self.channel) or record
+        return self._proven(record)
 
     def _check_seen(self, seen: dict[str, int]) -> None:
         """The root never falls, and while it stays neither does the index."""

