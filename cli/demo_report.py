@@ -37,12 +37,8 @@ def report_of(result: DemoResult, settings: Settings, elapsed_s: float, memory_b
         },
         traffic=report_rows.traffic_rows(profile, result.captured.ranked),
         searches=tuple(report_rows.search_row(search, entries) for search in result.search.operators),
-        leaders=report_rows.leader_rows(entries),
+        **report_rows.search_sections(profile.workloads, entries),
         kernels=report_rows.kernel_rows(result.artifacts, _hits(result)),
-        heat=report_rows.heat_rows(profile.workloads),
-        time_shares=report_rows.share_rows(profile.workloads, entries),
-        fates=report_rows.fate_rows(entries),
-        pareto=report_rows.pareto_rows(entries),
         concurrency=tuple(
             ConcurrencyRow(
                 run.concurrency,

@@ -93,12 +93,8 @@ def report_of(result: VllmDemoResult, settings: Settings, elapsed_s: float, memo
         },
         traffic=report_rows.traffic_rows(profile, result.captured.ranked),
         searches=tuple(report_rows.search_row(search, entries) for search in result.search.operators),
-        leaders=report_rows.leader_rows(entries),
+        **report_rows.search_sections(profile.workloads, entries),
         kernels=report_rows.kernel_rows(result.artifacts, hits),
-        heat=report_rows.heat_rows(profile.workloads),
-        time_shares=report_rows.share_rows(profile.workloads, entries),
-        fates=report_rows.fate_rows(entries),
-        pareto=report_rows.pareto_rows(entries),
         concurrency=tuple(
             ConcurrencyRow(
                 concurrency,

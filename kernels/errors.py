@@ -21,10 +21,6 @@ class EmptyProfileError(GristmillError):
     """A traffic profile holds no workload, so nothing can be ranked or compiled."""
 
 
-class ProfileVersionError(GristmillError):
-    """A traffic profile was written by a newer version."""
-
-
 class SpoolObjectError(GristmillError):
     """A spool object is not what a host writes, or does not belong with the others."""
 

@@ -6,24 +6,20 @@ traffic has left what the last search compiled for (`drift`).
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from gristmill import records
 from gristmill.sequence import NO_STEPS, Edge, StepTimes
 from gristmill.workload import Workload
 from kernels import catalogue, inputs
-from kernels.errors import EmptyProfileError, ProfileVersionError
+from kernels.errors import EmptyProfileError
 from kernels.roofline import Peaks, roofline_ns
 
 SCHEMA_VERSION = 2
-"""1 had no blocks, no hosts and no counts of lengths; it is read, and these are empty."""
-REQUESTS = "requests"
-"""Stands in the place of an operator where a series is about requests."""
+"""1 had neither times of steps nor totals of requests; it is read, and these are empty."""
 DRIFT_PSI = 0.25
 """Population stability index from which a distribution counts as another one; the usual reading, 0.1 is a small
 change.
@@ -61,42 +57,6 @@ class RequestStatistics:
     """By position in the draft: how many drafts were accepted at least so far."""
     dropped: int = 0
     """Requests that hosts counted and then lost; they are not in `count`."""
-    prompt_counts: dict[str, int] = field(default_factory=dict)
-    """Requests by prompt tokens, rounded up to `profile_sketch.LENGTH_BITS` significant bits, which the quantiles are
-    of: they are too high by less than 1.6 %, and exact up to 128. The maximum is exact.
-    """
-    generated_counts: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def cached_share(self) -> float:
-        """Of the prompts' tokens."""
-        return self.cached_tokens_total / self.prompt_tokens_total if self.prompt_tokens_total else 0.0
-
-
-@dataclass(frozen=True)
-class Series:
-    """How one count was distributed, block by block."""
-
-    operator: str
-    """Or `REQUESTS`."""
-    dtype: str
-    """Empty for requests."""
-    axis: str
-    buckets: tuple[int, ...]
-    """Extents, rounded up to `profile_sketch.SERIES_BITS` significant bits, ascending: less than a quarter too high."""
-    counts: tuple[tuple[int, ...], ...]
-    """Calls, or requests: a row per block, an entry per bucket."""
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The window in blocks of time, so that its own noise can be told: what happens within a block is alike."""
-
-    length_ns: int = 0
-    """A power of two times `profile_tally.BLOCK_NS`."""
-    numbers: tuple[int, ...] = ()
-    """Of the blocks in which anything was sampled, ascending: time since the epoch over the length."""
-    series: tuple[Series, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,13 +82,6 @@ class TrafficProfile:
     """Which operator's output was which operator's input, in the steps that hosts traced; the most calls first."""
     steps: StepTimes = NO_STEPS
     """Of these steps, how long they took, and how much of that the sampled operators."""
-    blocks: Blocks = Blocks()
-    hosts: tuple[str, ...] = ()
-    """Hashes of the hosts that it is from."""
-    extent_bits: int | None = None
-    """Where there were too many call patterns, those whose variable extents are the same when rounded up to so many
-    significant bits are one workload, the largest that was seen: extents are too high by less than 2^(1 - bits).
-    """
 
     @property
     def time_ns(self) -> int:
@@ -217,25 +170,6 @@ def split_budget(ranked: Sequence[RankedOperator], total_s: float, minimum_s: fl
         raised |= short
     shares[0] = total_s - math.fsum(shares[1:])
     return {(r.operator, r.dtype): share for r, share in zip(funded, shares, strict=True)}
-
-
-def parse(content: bytes | str, where: str) -> TrafficProfile:
-    """A profile from its JSON, of this version or an older one.
-
-    Raises:
-        ProfileVersionError: it is of a version that this Gristmill does not know.
-        MalformedRecordError: it is no profile.
-    """
-    try:
-        version = json.loads(content).get("schema_version")
-    except (ValueError, RecursionError, AttributeError):
-        version = None  # the codec says what is wrong
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise ProfileVersionError(
-            f"traffic profile {where}: version {version}, expected at most {SCHEMA_VERSION}: read it with the newer "
-            "Gristmill that wrote it, or capture again with this one"
-        )
-    return records.parse(TrafficProfile, content, where)
 
 
 def by_operator(workloads: Iterable[Workload]) -> dict[tuple[str, str], list[Workload]]:

@@ -91,11 +91,7 @@ def report_of(
         facts={name: text for name, text in facts.items() if text},
         traffic=report_rows.traffic_rows(profile, result.ranked),
         searches=tuple(report_rows.search_row(one, entries) for one in result.operators if one.trials),
-        leaders=report_rows.leader_rows(entries),
-        heat=report_rows.heat_rows(profile.workloads),
-        time_shares=report_rows.share_rows(profile.workloads, entries),
-        fates=report_rows.fate_rows(entries),
-        pareto=report_rows.pareto_rows(entries),
+        **report_rows.search_sections(profile.workloads, entries),
         decisions=() if promotion is None else promotion.decisions,
         kernels=() if promotion is None else promotion.kernels,
         commands={

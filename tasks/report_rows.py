@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from gristmill.kernel_table import Artifact, TableEntry
 from gristmill.workload import VARIABLE_AXES, Workload
@@ -38,6 +38,26 @@ class Judged(Protocol):
     def candidate(self) -> Candidate: ...
     @property
     def verdict(self) -> Verdict: ...
+
+
+class SearchSections(TypedDict):
+    """Fields of `DemoReport` that follow from the traffic and the verdicts alone."""
+
+    leaders: tuple[LeaderRow, ...]
+    heat: tuple[HeatRow, ...]
+    time_shares: tuple[TimeShareRow, ...]
+    fates: tuple[FateRow, ...]
+    pareto: tuple[ParetoRow, ...]
+
+
+def search_sections(workloads: Sequence[Workload], judged: Sequence[Judged]) -> SearchSections:
+    return {
+        "leaders": leader_rows(judged),
+        "heat": heat_rows(workloads),
+        "time_shares": share_rows(workloads, judged),
+        "fates": fate_rows(judged),
+        "pareto": pareto_rows(judged),
+    }
 
 
 def traffic_rows(profile: TrafficProfile, ranked: Iterable[RankedOperator]) -> tuple[TrafficRow, ...]:

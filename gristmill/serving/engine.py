@@ -23,7 +23,7 @@ from gristmill.route import DispatchSettings
 from gristmill.sampler import Sampler
 from gristmill.serving.model import build_model
 from gristmill.serving.paired import PairedSettings, run_paired
-from gristmill.serving.protocol import Command, LineWriter, PairedCommand, PlainCommand, ReplayCommand
+from gristmill.serving.protocol import Command, LineWriter, PairedCommand, PlainCommand, ReplayCommand, answer
 from gristmill.serving.replay import ReplayHooks, serve
 from gristmill.serving.settings import EngineSettings
 from gristmill.spool import Identity, Spool
@@ -68,7 +68,7 @@ class Engine:
                     command = self.commands.get(timeout=IDLE_S)
                 except queue.Empty:
                     continue
-                self._obey(command)
+                answer(self._writer, command, self._result)
         finally:
             self._shut_down()
 
@@ -83,14 +83,6 @@ class Engine:
             "shape": self._settings.shape,
             **self.dispatcher.status(),
         }
-
-    def _obey(self, command: Command) -> None:
-        try:
-            result = self._result(command)
-        except GristmillError as error:
-            self._writer.write("error", id=command.id, message=str(error))
-            return
-        self._writer.write("result", id=command.id, result=result)
 
     def _result(self, command: Command) -> Any:
         hooks = ReplayHooks(

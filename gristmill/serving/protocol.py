@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from gristmill import records
-from gristmill.errors import ServingError
+from gristmill.errors import GristmillError, ServingError
 from gristmill.traces import Request
 
 
@@ -104,3 +105,13 @@ class LineWriter:
                 self._stream.flush()
         except (BrokenPipeError, ValueError):
             return
+
+
+def answer(writer: LineWriter, command: Command, result_of: Callable[[Command], Any]) -> None:
+    """Obeys one command and writes what came of it; what its sender can mend is an answer too."""
+    try:
+        result = result_of(command)
+    except GristmillError as error:
+        writer.write("error", id=command.id, message=str(error))
+        return
+    writer.write("result", id=command.id, result=result)

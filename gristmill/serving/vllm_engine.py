@@ -23,7 +23,15 @@ from gristmill.errors import GristmillError, ServingError
 from gristmill.membership import hand_down
 from gristmill.serving.__main__ import parser as reference_parser
 from gristmill.serving.model import ModelShape
-from gristmill.serving.protocol import Command, LineWriter, PairedCommand, ReplayCommand, command_id, parse_command
+from gristmill.serving.protocol import (
+    Command,
+    LineWriter,
+    PairedCommand,
+    ReplayCommand,
+    answer,
+    command_id,
+    parse_command,
+)
 from gristmill.serving.request_replay import replay_requests
 from gristmill.serving.settings import EngineSettings
 
@@ -59,17 +67,9 @@ class VllmEngine:
                     command = self.commands.get(timeout=IDLE_S)
                 except queue.Empty:
                     continue
-                self._obey(command)
+                answer(self._writer, command, self._result)
         finally:
             self._llm.llm_engine.engine_core.shutdown()
-
-    def _obey(self, command: Command) -> None:
-        try:
-            result = self._result(command)
-        except GristmillError as error:
-            self._writer.write("error", id=command.id, message=str(error))
-            return
-        self._writer.write("result", id=command.id, result=result)
 
     def _result(self, command: Command) -> Any:
         if isinstance(command, ReplayCommand):

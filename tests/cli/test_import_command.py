@@ -15,24 +15,12 @@ from gristmill import records
 from gristmill.directory_store import DirectoryStore
 from kernels.profile import TrafficProfile
 from tasks import traffic
+from tests.llama_config import CONFIG
 from tests.tasks.world import settings
 
 Run = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.usefixtures("no_power_cuts")
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 128,
-    "torch_dtype": "bfloat16",
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-}
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,480,10
 2023-11-16 18:17:04.0319600,110,27

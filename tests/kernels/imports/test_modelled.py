@@ -16,21 +16,8 @@ from kernels.imports.request_traces import TracedRequest
 from kernels.models.listing import model_operators
 from kernels.models.step import StepBatch
 from kernels.spool_fold import Source
+from tests.llama_config import CONFIG
 
-CONFIG: dict[str, object] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 128,
-    "torch_dtype": "bfloat16",
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "hidden_act": "silu",
-}
 MODEL = model_operators(CONFIG)
 DEVICE = Device(tflops=1.0, gb_s=100.0)
 BEGAN_NS = 1_700_000_000 * 10**9
