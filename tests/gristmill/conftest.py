@@ -29,6 +29,9 @@ RMS_NORM = r"""
 #ifndef REFUSE_AFTER
 #define REFUSE_AFTER -1
 #endif
+#ifndef WRONG_ON_ONES
+#define WRONG_ON_ONES 0
+#endif
 static std::atomic<long> calls{0};
 GM_EXPORT int32_t gm_run(const gm_call *call) {
     const long now = calls++;
@@ -47,6 +50,7 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
         const double scale = 1 / std::sqrt(sum / n + call->scalars[0]);
         for (int64_t i = 0; i < n; ++i) out[i] = float(w[i] * float(row[i] * scale));
         if (WRONG_AFTER >= 0 && now >= WRONG_AFTER) out[n - 1] += 2;
+        if (WRONG_ON_ONES && row[0] == 1 && row[n - 1] == 1) out[n - 1] += 2;
     }
     return 0;
 }
