@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,3 +41,12 @@ def test_no_model_shape_is_left_to_chance(workloads: list, scope: Scope) -> None
     for shape in {w.axes["hidden"] for w in workloads}:
         there = sum(w.axes["hidden"] == shape for w in workloads)
         assert sum(w.axes["hidden"] == shape for w in chosen) >= min(scope.per_shape, there)
+
+
+def test_no_doubling_that_has_its_time_is_left_out_for_the_heaviest_of_each_shape() -> None:
+    """Two of each shape, and in every shape 4 tokens and 96 are heavier than 8."""
+    times_ns = {4: 600, 96: 500, 8: 450, 1: 10}
+    workloads = [rms_norm(tokens, hidden, 1, t) for hidden in (32, 64, 96, 128) for tokens, t in times_ns.items()]
+    chosen = representative(workloads, Scope(per_shape=2, at_least=1))
+    tokens = Counter(w.axes["tokens"] for w in chosen)
+    assert tokens == {4: 4, 96: 2, 8: 2}
