@@ -7,6 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill.workload import Workload
 from tasks.search_scope import PROOF, SEARCH, Scope, representative
 from tests.tasks.world import rms_norm
 
@@ -18,7 +19,7 @@ traffic = st.lists(
 
 
 @given(workloads=traffic, limit=st.integers(1, 12))
-def test_every_model_shape_first_then_the_most_time(workloads: list, limit: int) -> None:
+def test_every_model_shape_first_then_the_most_time(workloads: list[Workload], limit: int) -> None:
     chosen = representative(workloads, Scope(per_shape=0, at_least=limit))
     assert len(chosen) == min(limit, len(workloads))
     assert {w.digest for w in chosen} <= {w.digest for w in workloads}
@@ -31,12 +32,12 @@ def test_every_model_shape_first_then_the_most_time(workloads: list, limit: int)
 
 
 @given(workloads=traffic)
-def test_the_order_of_the_profile_decides_nothing(workloads: list) -> None:
+def test_the_order_of_the_profile_decides_nothing(workloads: list[Workload]) -> None:
     assert representative(workloads, Scope(1, 5)) == representative(list(reversed(workloads)), Scope(1, 5))
 
 
 @given(workloads=traffic, scope=st.sampled_from([SEARCH, PROOF]))
-def test_no_model_shape_is_left_to_chance(workloads: list, scope: Scope) -> None:
+def test_no_model_shape_is_left_to_chance(workloads: list[Workload], scope: Scope) -> None:
     chosen = representative(workloads, scope)
     for shape in {w.axes["hidden"] for w in workloads}:
         there = sum(w.axes["hidden"] == shape for w in workloads)
