@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,12 +52,12 @@ def test_a_level_is_reached_with_the_first_that_comes_near_enough() -> None:
 
 
 def test_the_figure_is_of_sums_and_says_whether_it_is_met() -> None:
-    found = [Comparison("a", 0, 2.0, cold=1, warm=2), Comparison("b", 0, 2.0, cold=19, warm=4)]
-    row = memory.figure(found, 40)
+    found = [Comparison("a", 0, 2.0, without=1, warm=2), Comparison("b", 0, 2.0, without=19, warm=4)]
+    row = memory.figure(found, "a best", 40)
     assert (row.measured, row.verdict) == (0.3, Outcome.MET)
     assert row.interval is not None and row.interval[0] <= 0.3 <= row.interval[1]
     assert "6 instead of 20 candidates over 2 operators and 2 pairs" in row.note and "worst 2.00" in row.note
-    assert memory.figure(found[:1], 40).verdict is Outcome.MISSED
+    assert memory.figure(found[:1], "a best", 40).verdict is Outcome.MISSED
 
 
 def test_it_goes_on_until_it_is_sure() -> None:
@@ -103,3 +104,13 @@ def test_a_search_with_memory_starts_with_what_it_holds(tmp_path: Path, recruit:
         assert len(digests) == len(set(digests)) == 30
     cold, warm = (next(n for n, one in enumerate(trials) if (one.verdict.ratio or 0) > 2) for trials in searches)
     assert warm == 0 < cold
+
+
+def test_both_levels_are_compared_with_the_search_that_set_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "Judge", lambda *_: contextlib.nullcontext(FormulaJudge()))
+    to_first, to_cold = memory.compare(CASES[0], 0, 30, tmp_path / "memory", world.PEAKS, memory.unset_agents)
+    assert to_first.level == to_cold.level > 2, "the constants alone decide"
+    assert to_first.warm == to_cold.warm == 1
+    assert min(to_first.without, to_cold.without) > 1, "neither began with it"
