@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from agents.strategies import catalogue
+from gristmill.limits import MAX_REASON_CHARS
 
 MOST_WINDOW_H = 24.0 * 31
 MOST_SEARCH_S = 7 * 86_400.0
@@ -83,7 +84,7 @@ Digest = Annotated[
         pattern=r"^\s*[0-9a-fA-F]{12,64}\s*$",
     ),
 ]
-Reason = Annotated[str, _told("Why; hosts and logs show it.", min_length=1, max_length=500)]
+Reason = Annotated[str, _told("Why; hosts and logs show it.", min_length=1, max_length=MAX_REASON_CHARS)]
 Sample = Annotated[int, _told("Kernels to judge again; those judged longest ago come first.", ge=0, le=1000)]
 GoneAfterDays = Annotated[
     float, _told("Days without traffic after which a kind of hardware counts as gone.", gt=0, le=3650)

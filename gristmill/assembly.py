@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from gristmill import records, trust
+from gristmill import limits, records, trust
 from gristmill.cache import Cache
 from gristmill.errors import ObjectNotFoundError, TrustError
 from gristmill.generation import Generation
@@ -93,7 +93,7 @@ class Assembler:
 
     def _table(self, manifest: Manifest, reader: StoreReader | None) -> KernelTable:
         name, digest = manifest
-        content = self._blob(digest, trust.MAX_MANIFEST_BYTES, f"manifest of {name}", reader)
+        content = self._blob(digest, limits.MAX_MANIFEST_BYTES, f"manifest of {name}", reader)
         if manifest not in self._tables:
             self._tables[manifest] = trust.parse_manifest(content, name, self._channel.hardware).table
         return self._tables[manifest]
@@ -113,7 +113,7 @@ class Assembler:
         if reader is None:
             raise TrustError(f"{self._cache.folder}: the attestation of {digest[:12]} by {attestor} is missing")
         try:
-            envelope = reader.read(trust.attestation_key(digest, attestor), trust.MAX_ATTESTATION_BYTES)
+            envelope = reader.read(trust.attestation_key(digest, attestor), limits.MAX_ATTESTATION_BYTES)
         except ObjectNotFoundError:
             raise TrustError(f"manifest {digest[:12]} was never attested by {attestor}; it is not used") from None
         self._require(envelope, digest, attestor, keys)

@@ -22,7 +22,6 @@ FOLLOWING = (*CHANNELS, AUTO)
 POLICY_PATH = "policy/cohort.json"
 """TUF target of the `CohortPolicy`."""
 ALL_PERMILLE = 1000
-MAX_POLICY_BYTES = 1 << 20
 _HASH_BITS = 64
 
 

@@ -44,6 +44,10 @@ class ObjectTooLargeError(StoreError):
     """An object is longer than its reader allows."""
 
 
+class RecordTooLargeError(GristmillError):
+    """A record would be longer than its readers allow; it was not written."""
+
+
 class StoreUnreachableError(StoreError):
     """Nothing answered at the store's address, or not in time."""
 

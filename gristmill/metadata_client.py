@@ -13,7 +13,7 @@ from tuf.api import exceptions as tuf_errors
 from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from gristmill import cohort, revocation, trust
+from gristmill import cohort, limits, revocation, trust
 from gristmill.cache import Cache, GenerationRecord
 from gristmill.errors import ObjectNotFoundError, ObjectTooLargeError, RollbackError, StoreAccessError, TrustError
 from gristmill.proof import explained, role_with_one_key_twice
@@ -21,10 +21,6 @@ from gristmill.store_reader import StoreReader
 from gristmill.trust import Channel, Index
 
 TIMESTAMP_KEY = "tuf/timestamp.json"
-MAX_TIMESTAMP_BYTES = 16_384
-MAX_METADATA_BYTES = 5_000_000
-MAX_ROOT_ROTATIONS = 256
-"""How many roots may follow the installed one; with more, the host must be given a newer root to start from."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,13 @@ def refresh(cache: Cache, channel: Channel, root_bytes: bytes, reader: StoreRead
             str(cache.tuf),
             "tuf",
             fetcher=_StoreFetcher(reader, timestamp),
-            config=UpdaterConfig(max_root_rotations=MAX_ROOT_ROTATIONS),
+            config=UpdaterConfig(
+                max_root_rotations=limits.MAX_ROOT_ROTATIONS,
+                root_max_length=limits.MAX_ROOT_BYTES,
+                timestamp_max_length=limits.MAX_TIMESTAMP_BYTES,
+                snapshot_max_length=limits.MAX_METADATA_BYTES,
+                targets_max_length=limits.MAX_METADATA_BYTES,
+            ),
             bootstrap=root_bytes,
         )
         updater.refresh()
@@ -120,7 +122,7 @@ class _StoreFetcher(FetcherInterface):
         if url == TIMESTAMP_KEY:
             return iter([self._timestamp])
         try:
-            return iter([self._reader.read(url, MAX_METADATA_BYTES)])
+            return iter([self._reader.read(url, limits.MAX_METADATA_BYTES)])
         except ObjectNotFoundError as error:
             raise tuf_errors.DownloadHTTPError(str(error), 404) from error
         except StoreAccessError as error:
@@ -131,10 +133,10 @@ def _check_key_lists(cache: Cache, root_bytes: bytes, url: str) -> None:
     """What the TUF client leaves open: how many roots there may be, and that thresholds count different keys."""
     root = Metadata[Root].from_file(str(cache.tuf / "root.json")).signed
     targets = Metadata[Targets].from_file(str(cache.tuf / "targets.json")).signed
-    if root.version >= Metadata[Root].from_bytes(root_bytes).signed.version + MAX_ROOT_ROTATIONS:
+    if root.version >= Metadata[Root].from_bytes(root_bytes).signed.version + limits.MAX_ROOT_ROTATIONS:
         raise TrustError(
-            f"{url}: {MAX_ROOT_ROTATIONS} roots or more follow the one that this host was installed with; install a "
-            "newer root.json"
+            f"{url}: {limits.MAX_ROOT_ROTATIONS} roots or more follow the one that this host was installed with; "
+            "install a newer root.json"
         )
     for signed in (root, targets):
         role = role_with_one_key_twice(signed)
@@ -176,7 +178,7 @@ def _read_target(cache: Cache, reader: StoreReader, target: TargetFile) -> bytes
 def _fetch_target(cache: Cache, reader: StoreReader, target: TargetFile) -> str:
     sha256 = trust.checked_digest(target.hashes.get("sha256", ""))
     if cache.find(sha256) is None:
-        content = reader.read(trust.target_key(target.path, sha256), min(target.length, trust.MAX_INDEX_BYTES))
+        content = reader.read(trust.target_key(target.path, sha256), min(target.length, limits.MAX_TARGET_BYTES))
         target.verify_length_and_hashes(content)
         cache.add(content)
     return sha256

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from gristmill import store
+from gristmill import limits, store
 from gristmill.directory_store import DirectoryStore
 from gristmill.errors import MalformedRecordError, ObjectNotFoundError, ObjectTooLargeError
-from gristmill.status_report import MAX_REPORT_BYTES, parse_report, report_key, reports_prefix
+from gristmill.status_report import parse_report, report_key, reports_prefix
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 
@@ -34,7 +34,7 @@ class Outbox:
             if found.modified_s == self._sent.get(found.key):
                 continue
             with contextlib.suppress(ObjectNotFoundError, ObjectTooLargeError, MalformedRecordError):
-                content = store.read(self._left, found.key, MAX_REPORT_BYTES)
+                content = store.read(self._left, found.key, limits.MAX_REPORT_BYTES)
                 if report_key(self._at, parse_report(content).name) == found.key:
                     self._store.put(found.key, content)
             self._sent[found.key] = found.modified_s

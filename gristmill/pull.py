@@ -17,7 +17,8 @@ from gristmill.cohort import AUTO
 from gristmill.errors import CacheError, GristmillError, ObjectNotFoundError, StoreError
 from gristmill.follower import Follower
 from gristmill.generation import Generation, empty
-from gristmill.metadata_client import MAX_TIMESTAMP_BYTES, TIMESTAMP_KEY
+from gristmill.limits import MAX_TIMESTAMP_BYTES
+from gristmill.metadata_client import TIMESTAMP_KEY
 from gristmill.proof import Proof
 from gristmill.revocation import not_revoked, remainder
 from gristmill.store import ObjectStore, StoredObject

@@ -9,7 +9,7 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
-from gristmill import records
+from gristmill import limits, records
 from gristmill.sampler import Timed
 from gristmill.status_report import Refused, StatusReport, TableCounts, Work
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gristmill.sampler import Sampler
 
 REPORTED_REFUSALS = 20
-LONGEST_REASON = 500
 
 
 class Reporter:
@@ -65,10 +64,10 @@ class Reporter:
                 generation=self._generation.number,
                 work=self._counted(facts) - self._before,
                 refusals=tuple(
-                    Refused(one.generation, one.operator, one.candidate, one.reason[:LONGEST_REASON])
+                    Refused(one.generation, one.operator, one.candidate, limits.shortened(one.reason))
                     for one in refusals
                 ),
-                problem=problem[:LONGEST_REASON],
+                problem=limits.shortened(problem),
                 kill=facts["kill"],
                 closing=closing,
                 swapped_utc=self._swapped_utc,

@@ -10,13 +10,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gristmill import records, store
+from gristmill import limits, records, store
 from gristmill.errors import MalformedRecordError, ObjectNotFoundError, ObjectTooLargeError
 from gristmill.store import Listing, ObjectStore
 from gristmill.trust import Channel
 
 SCHEMA_VERSION = 2
-MAX_REPORT_BYTES = 1 << 20
 READERS = 8
 """A thousand reports wait for the store, not for a processor; botocore keeps ten connections."""
 SUFFIX = ".json"
@@ -142,8 +141,13 @@ def reports_prefix(channel: Channel) -> str:
 
 
 def report(object_store: ObjectStore, channel: Channel, status: StatusReport) -> None:
-    """Replaces the process's report."""
-    object_store.put(report_key(channel, status.name), records.canonical_json(status))
+    """Replaces the process's report.
+
+    Raises:
+        RecordTooLargeError: nobody would read it.
+    """
+    content = limits.checked(records.canonical_json(status), limits.MAX_REPORT_BYTES, "status report")
+    object_store.put(report_key(channel, status.name), content)
 
 
 def read_reports(object_store: ObjectStore, channel: Channel, since_s: float = 0.0) -> Iterator[Received]:
@@ -169,7 +173,7 @@ def _received(object_store: ObjectStore, prefix: str, found: Listing) -> Receive
     """One report as it was listed; None if it is gone by now."""
     name = found.key.removeprefix(prefix).removesuffix(SUFFIX)
     try:
-        status = parse_report(store.read(object_store, found.key, MAX_REPORT_BYTES))
+        status = parse_report(store.read(object_store, found.key, limits.MAX_REPORT_BYTES))
     except ObjectNotFoundError:
         return None
     except (MalformedRecordError, ObjectTooLargeError) as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from gristmill import records
+from gristmill import limits, records
 from gristmill.errors import MalformedRecordError, TrustError
 from gristmill.kernel_table import Artifact, FileRef, KernelTable
 from gristmill.store import checked_key
@@ -33,10 +33,6 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
 APPROVAL_TYPE = "https://slsa.dev/verification_summary/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-MAX_INDEX_BYTES = 8 << 20
-MAX_MANIFEST_BYTES = 8 << 20
-MAX_ATTESTATION_BYTES = 1 << 20
-MAX_BLOB_BYTES = 256 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
 _ATTESTOR = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
@@ -174,7 +170,7 @@ def check_artifact(artifact: Artifact, name: str, hardware: str) -> None:
         if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in file.path or "\0" in file.path:
             raise TrustError(f"manifest of {name}: path {file.path!r} leaves the artifact")
         checked_digest(file.sha256)
-        if not 0 <= file.size_bytes <= MAX_BLOB_BYTES:
+        if not 0 <= file.size_bytes <= limits.MAX_BLOB_BYTES:
             raise TrustError(f"manifest of {name}: {file.path} claims {file.size_bytes} bytes")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from gristmill import trust
+from gristmill import limits, trust
 from gristmill.errors import ObjectExistsError, ObjectNotFoundError, TrustError
 from gristmill.store import ObjectStore, StoredObject
 from gristmill.trust import AttestationPolicy
@@ -34,6 +34,7 @@ def attest(object_store: ObjectStore, keyring: Keyring, attestor: str, manifest_
 
     Raises:
         KeyFileError: the attestor's key is not here.
+        RecordTooLargeError: hosts would not read it.
         PreconditionFailedError: somebody else attested at this moment; do it again.
     """
     from securesystemslib.dsse import Envelope
@@ -42,11 +43,12 @@ def attest(object_store: ObjectStore, keyring: Keyring, attestor: str, manifest_
     for signer in keyring.signers(attestor):
         envelope.sign(signer)
     content = json.dumps(envelope.to_dict(), sort_keys=True).encode()
+    limits.checked(content, limits.MAX_ATTESTATION_BYTES, f"attestation of {manifest_sha256[:12]} by {attestor}")
     key = trust.attestation_key(manifest_sha256, attestor)
     try:
         object_store.put_new(key, content)
     except ObjectExistsError:
-        found = object_store.get(key, max_bytes=trust.MAX_ATTESTATION_BYTES)
+        found = object_store.get(key, max_bytes=limits.MAX_ATTESTATION_BYTES)
         assert isinstance(found, StoredObject), "no etag was given"
         keys = [trust.key_text(public) for public in keyring.public[attestor]]
         try:
@@ -59,7 +61,7 @@ def is_attested(object_store: ObjectStore, policy: AttestationPolicy, attestor: 
     """Whether hosts with this policy find a valid attestation."""
     key = trust.attestation_key(manifest_sha256, attestor)
     try:
-        found = object_store.get(key, max_bytes=trust.MAX_ATTESTATION_BYTES)
+        found = object_store.get(key, max_bytes=limits.MAX_ATTESTATION_BYTES)
         assert isinstance(found, StoredObject), "no etag was given"
         trust.verify_attestation(found.content, manifest_sha256, attestor, policy.keys.get(attestor, ()))
     except (ObjectNotFoundError, TrustError):

@@ -19,7 +19,7 @@ from securesystemslib.signer import Key
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Root, Targets
 
-from gristmill import durable_file, records, trust
+from gristmill import durable_file, limits, records, trust
 from gristmill.errors import ObjectExistsError, PreconditionFailedError
 from gristmill.store import ObjectStore
 from gristmill.trust import CHANNELS, AttestationPolicy
@@ -136,6 +136,11 @@ class _Ceremony:
         if root == chain[-1]:
             return chain
         root.version += 1
+        if root.version >= chain[0].version + limits.MAX_ROOT_ROTATIONS:
+            raise CeremonyError(
+                f"{self._store.url}: hosts follow at most {limits.MAX_ROOT_ROTATIONS - 1} roots from the one that they "
+                "were given, so they would not follow this one; make a new registry, and give hosts its root.json"
+            )
         signed = Metadata(root)
         without = self._names if self._distrust else ()
         start_lifetime(signed, "root")
@@ -150,7 +155,7 @@ class _Ceremony:
                 f"of {keys.ROOT_THRESHOLD} root keys that are not revoked here, for as long as this takes"
             ) from error
         try:
-            self._store.put_new(root_key(root.version), signed.to_bytes())
+            self._store.put_new(root_key(root.version), self._writer.readable(signed, "root"))
         except ObjectExistsError:
             raise ConflictError(f"{self._store.url}: another ceremony was faster; run the same command again") from None
         return (*chain, root)

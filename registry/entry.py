@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gristmill import records
+from gristmill import limits, records
 from gristmill.errors import GristmillError
 from gristmill.trust import CHANNELS, Channel, Index
 
@@ -46,7 +46,7 @@ def channel_of(index_path: str) -> Channel | None:
 
 
 def next_index(channel: Channel, number: int, current: Entry | None, change: Edit) -> Index:
-    """The index that an edit makes of the current state."""
+    """The index that an edit makes of the current state. Its reason is cut short: it may tell what hosts have said."""
     return Index(
         channel=channel.name,
         fleet=channel.fleet,
@@ -57,7 +57,7 @@ def next_index(channel: Channel, number: int, current: Entry | None, change: Edi
         previous=current.sha256 if current else None,
         restores=change.restores,
         created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
-        reason=change.reason,
+        reason=limits.shortened(change.reason),
     )
 
 

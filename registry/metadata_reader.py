@@ -9,7 +9,7 @@ from securesystemslib.exceptions import StorageError
 from tuf.api.exceptions import LengthOrHashMismatchError, RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 
-from gristmill import cohort, records, revocation, store, trust
+from gristmill import cohort, limits, records, revocation, store, trust
 from gristmill.cohort import CohortPolicy
 from gristmill.errors import ObjectNotFoundError
 from gristmill.revocation import Revocations
@@ -19,7 +19,6 @@ from registry.entry import Entry
 from registry.errors import RegistryStateError
 
 TIMESTAMP_KEY = "tuf/timestamp.json"
-MAX_METADATA_BYTES = 5_000_000
 DELEGATED = (*CHANNELS, revocation.ROLE)
 """Roles that the offline targets role has delegated to."""
 
@@ -46,7 +45,7 @@ class MetadataReader:
     def read(self, root: Root) -> State:
         """What is current, if the keys that this root names have signed it."""
         try:
-            found = self._store.get(TIMESTAMP_KEY, max_bytes=MAX_METADATA_BYTES)
+            found = self._store.get(TIMESTAMP_KEY, max_bytes=limits.MAX_TIMESTAMP_BYTES)
         except ObjectNotFoundError:
             raise RegistryStateError(
                 f"{self._store.url}: no registry there yet; publish something first (./mill promote)"
@@ -79,7 +78,7 @@ class MetadataReader:
         """How many hosts canaries are tried upon; none of any fleet before the first share was set."""
         target = state.targets.signed.targets.get(cohort.POLICY_PATH)
         return (
-            CohortPolicy({}) if target is None else cohort.parse_policy(self._target(target, cohort.MAX_POLICY_BYTES))
+            CohortPolicy({}) if target is None else cohort.parse_policy(self._target(target, limits.MAX_SHARES_BYTES))
         )
 
     def entry(self, role: Metadata[Targets], channel: Channel) -> Entry | None:
@@ -101,17 +100,17 @@ class MetadataReader:
         except ObjectNotFoundError:
             return None
 
-    def _target(self, target: TargetFile, max_bytes: int = trust.MAX_INDEX_BYTES) -> bytes:
+    def _target(self, target: TargetFile, max_bytes: int = limits.MAX_TARGET_BYTES) -> bytes:
         return self._content(target.path, target.hashes["sha256"], max_bytes)
 
-    def _content(self, path: str, sha256: str, max_bytes: int = trust.MAX_INDEX_BYTES) -> bytes:
+    def _content(self, path: str, sha256: str, max_bytes: int = limits.MAX_TARGET_BYTES) -> bytes:
         content = store.read(self._store, trust.target_key(path, sha256), max_bytes)
         if records.sha256_hex(content) != sha256:
             raise self._not_ours(f"{path} {sha256[:12]}", ValueError("other content"))
         return content
 
     def _verified_file(self, kind: type[S], meta: MetaFile, by: Root | Targets, name: str) -> Metadata[S]:
-        content = store.read(self._store, metadata_key(name, meta.version), MAX_METADATA_BYTES)
+        content = store.read(self._store, metadata_key(name, meta.version), limits.MAX_METADATA_BYTES)
         try:
             meta.verify_length_and_hashes(content)
         except LengthOrHashMismatchError as error:

@@ -13,7 +13,7 @@ from tuf.api.exceptions import UnsignedMetadataError
 from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets
 from tuf.api.metadata import Timestamp as TimestampRole
 
-from gristmill import records, trust
+from gristmill import cohort, limits, records, trust
 from gristmill.errors import GristmillError, ObjectExistsError
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
@@ -76,7 +76,13 @@ class MetadataWriter:
         self.put_target(role, index_path, records.canonical_json(entry.index))
 
     def put_target(self, role: Metadata[Targets], path: str, content: bytes) -> None:
-        """Writes a target and lists it in its role's metadata, which is yet to be written."""
+        """Writes a target and lists it in its role's metadata, which is yet to be written.
+
+        Raises:
+            RecordTooLargeError: hosts would not read it.
+        """
+        most_bytes = limits.MAX_SHARES_BYTES if path == cohort.POLICY_PATH else limits.MAX_TARGET_BYTES
+        limits.checked(content, most_bytes, f"{self._store.url}: {path}")
         self._store.put_new(trust.target_key(path, records.sha256_hex(content)), content)
         role.signed.targets[path] = TargetFile.from_data(path, content, ["sha256"])
 
@@ -119,11 +125,22 @@ class MetadataWriter:
         raise ConflictError(f"{self._store.url}: no free version of {name} in {_VERSION_TRIES} tries; check the store")
 
     def signed(self, metadata: Metadata[Any], name: str) -> bytes:
-        """The file of a role's metadata, its lifetime begun anew, signed by all the role's keys."""
+        """The file of a role's metadata, its lifetime begun anew, signed by all the role's keys.
+
+        Raises:
+            RecordTooLargeError: hosts would not read it.
+        """
         start_lifetime(metadata, name)
         for signer in self._keyring.signers(name):
             sign(metadata, signer)
-        return metadata.to_bytes()
+        return self.readable(metadata, name)
+
+    def readable(self, metadata: Metadata[Any], name: str) -> bytes:
+        """The file of signed metadata, if it is not longer than hosts take: errors as `signed`."""
+        most = {"root": limits.MAX_ROOT_BYTES, "timestamp": limits.MAX_TIMESTAMP_BYTES}
+        return limits.checked(
+            metadata.to_bytes(), most.get(name, limits.MAX_METADATA_BYTES), f"{self._store.url}: metadata of {name}"
+        )
 
 
 def sign(metadata: Metadata[Any], signer: Signer) -> None:

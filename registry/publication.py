@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gristmill import records, revocation, store, trust
+from gristmill import limits, records, revocation, store, trust
 from gristmill.errors import ObjectNotFoundError, TrustError
 from gristmill.kernel_table import Artifact
 from gristmill.store import ObjectStore
@@ -63,6 +63,7 @@ def publish(
 
     Raises:
         PublicationError: a file is missing or is not what the artifact says.
+        RecordTooLargeError: hosts would refuse the length of something; nothing was published.
         UnconditionalStoreError: the store would lose concurrent promotions.
         ConflictError: others were faster, many times.
     """
@@ -190,7 +191,7 @@ def read_manifest(object_store: ObjectStore, sha256: str) -> Artifact:
     Raises:
         TrustError: the store holds something else under it.
     """
-    content = store.read(object_store, trust.blob_key(sha256), trust.MAX_MANIFEST_BYTES)
+    content = store.read(object_store, trust.blob_key(sha256), limits.MAX_MANIFEST_BYTES)
     if records.sha256_hex(content) != sha256:
         raise TrustError(f"{object_store.url}: manifest {sha256[:12]} was tampered with; restore the object")
     return records.parse(Artifact, content, f"manifest {sha256[:12]}")
@@ -206,6 +207,8 @@ def _checked(channel: Channel, artifacts: Sequence[Artifact], files: Mapping[str
             raise PublicationError(f"{channel}: content given for {digest[:12]} has another digest")
     for artifact in artifacts:
         trust.check_artifact(artifact, artifact.table.name, channel.hardware)
+        what = f"manifest of {artifact.table.name} with {len(artifact.table.entries)} ranges"
+        limits.checked(records.canonical_json(artifact), limits.MAX_MANIFEST_BYTES, what)
         for file in trust.all_files(artifact):
             if file.sha256 not in files or len(files[file.sha256]) != file.size_bytes:
                 raise PublicationError(

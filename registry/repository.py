@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gristmill import records, revocation, trust
+from gristmill import limits, records, revocation, trust
 from gristmill.errors import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
 from gristmill.revocation import Revocations, not_revoked
 from gristmill.store import NotModified, ObjectStore
@@ -22,7 +22,7 @@ from registry import genesis
 from registry.entry import EditFunction, Entry, channel_of, entry_of, next_index
 from registry.errors import ConflictError, RegistryStateError
 from registry.keys import Keyring
-from registry.metadata_reader import MAX_METADATA_BYTES, TIMESTAMP_KEY, MetadataReader, State
+from registry.metadata_reader import TIMESTAMP_KEY, MetadataReader, State
 from registry.metadata_writer import MetadataWriter
 from registry.root_chain import read_chain, root_key
 
@@ -92,7 +92,7 @@ class Repository:
     def exists(self) -> bool:
         """Whether the store holds a registry, of whatever keys."""
         try:
-            self._store.get(TIMESTAMP_KEY, max_bytes=MAX_METADATA_BYTES)
+            self._store.get(TIMESTAMP_KEY, max_bytes=limits.MAX_TIMESTAMP_BYTES)
         except ObjectNotFoundError:
             return False
         return True
@@ -128,7 +128,7 @@ class Repository:
 
     def is_current(self, timestamp_etag: str) -> bool:
         """Whether nothing was published since that timestamp was read."""
-        return isinstance(self._store.get(TIMESTAMP_KEY, timestamp_etag, MAX_METADATA_BYTES), NotModified)
+        return isinstance(self._store.get(TIMESTAMP_KEY, timestamp_etag, limits.MAX_TIMESTAMP_BYTES), NotModified)
 
     def orders(self, kind: Channel) -> Orders:
         """What the hosts of a fleet, model and hardware are told now, in one reading, whatever the name of `kind`."""

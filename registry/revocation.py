@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gristmill import trust
+from gristmill import limits, trust
 from gristmill.errors import ObjectNotFoundError
 from gristmill.revocation import Revocations
 from gristmill.store import ObjectStore
@@ -40,7 +40,9 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
         digest: SHA-256, or at least `SHORTEST` of its first digits if a state that is kept refers to it.
 
     Raises:
-        RevocationError: it is no digest, no state refers to anything that begins so, or several things do.
+        RevocationError: it is no digest, no state refers to anything that begins so, or several things do; or the
+            reason is empty, or too long.
+        RecordTooLargeError: the list of what is revoked is full.
         KeyFileError: the revocation key, or one that makes changes current, is not here or was replaced.
         ConflictError, RegistryStateError: as `Repository.revoke`.
     """
@@ -52,6 +54,11 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
         )
     if not reason:
         raise RevocationError(f"revoking {digest[:12]}: expected a reason, which hosts and logs will show")
+    if len(reason) > limits.MAX_REASON_CHARS:
+        raise RevocationError(
+            f"revoking {digest[:12]}: the reason has {len(reason)} characters, expected {limits.MAX_REASON_CHARS} at "
+            "most, since every host reads all reasons; say the rest where you keep your incidents"
+        )
     repository = Repository(object_store, keyring)
     known = _known(object_store, repository)
     full = digest if len(digest) == DIGITS else _completed(digest, known)

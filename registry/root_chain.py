@@ -9,13 +9,10 @@ from securesystemslib.exceptions import StorageError
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Root
 
-from gristmill import store
+from gristmill import limits, store
 from gristmill.errors import ObjectNotFoundError
 from gristmill.store import ObjectStore
 from registry.errors import RegistryStateError
-
-MAX_ROOT_BYTES = 512_000
-"""As `tuf.ngclient` allows."""
 
 
 def read_chain(object_store: ObjectStore, first: bytes) -> tuple[Root, ...]:
@@ -48,7 +45,7 @@ def check_succession(old: Root, new: Metadata[Root]) -> None:
 def _next(object_store: ObjectStore, old: Root) -> Root | None:
     key = root_key(old.version + 1)
     try:
-        content = store.read(object_store, key, MAX_ROOT_BYTES)
+        content = store.read(object_store, key, limits.MAX_ROOT_BYTES)
     except ObjectNotFoundError:
         return None
     try:

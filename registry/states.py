@@ -10,14 +10,14 @@ from securesystemslib.exceptions import StorageError, UnverifiedSignatureError
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Targets
 
-from gristmill import store
+from gristmill import limits, store
 from gristmill.errors import ObjectNotFoundError
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
 from registry.entry import Entry
 from registry.errors import StateNameError
 from registry.keys import Keyring
-from registry.metadata_reader import MAX_METADATA_BYTES, metadata_key
+from registry.metadata_reader import metadata_key
 
 SHORT = 10
 """Digits of a digest that are shown; any unique prefix of `SHORTEST` or more is understood."""
@@ -67,7 +67,7 @@ def find_state(name: str, histories: Mapping[str, Sequence[Entry]]) -> Position:
 def signature_of(object_store: ObjectStore, keyring: Keyring, channel: Channel, entry: Entry) -> Signature | None:
     """Whose key signed the metadata that made a state current; None if that is gone, or is about something else."""
     try:
-        content = store.read(object_store, metadata_key(channel.name, entry.index.number), MAX_METADATA_BYTES)
+        content = store.read(object_store, metadata_key(channel.name, entry.index.number), limits.MAX_METADATA_BYTES)
         metadata = Metadata[Targets].from_bytes(content)
     except (ObjectNotFoundError, RepositoryError, StorageError, ValueError):
         return None

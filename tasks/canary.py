@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from gristmill import cohort, records, trust
+from gristmill import cohort, limits, records, trust
 from gristmill.errors import (
     MalformedRecordError,
     ObjectExistsError,
@@ -31,7 +31,6 @@ from registry.witness import Canary, Watch
 from tasks.errors import WatchError
 from tasks.settings import Settings
 
-MAX_WATCH_BYTES = 64 << 20
 SHOWN_S = 3600.0
 """Where nothing is tried, reports so young are shown."""
 _ATTEMPTS = 8
@@ -208,7 +207,7 @@ def _looked(
         watch, assessment = look(before, received, now_s, policy)
         if not remember or watch == known:
             return watch, assessment
-        content = records.canonical_json(watch)
+        content = limits.checked(records.canonical_json(watch), limits.MAX_WATCH_BYTES, f"{object_store.url}: {key}")
         try:
             if etag is None:
                 object_store.put_new(key, content)
@@ -223,7 +222,7 @@ def _looked(
 def _recall(object_store: ObjectStore, key: str) -> tuple[Watch | None, str | None]:
     """What was remembered, and its tag. A damaged memory is none: the watch begins anew."""
     try:
-        found = object_store.get(key, max_bytes=MAX_WATCH_BYTES)
+        found = object_store.get(key, max_bytes=limits.MAX_WATCH_BYTES)
     except ObjectNotFoundError:
         return None, None
     except ObjectTooLargeError:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from gristmill import records, revocation, store, trust
+from gristmill import limits, records, revocation, store, trust
 from gristmill.errors import GristmillError
 from gristmill.kernel_table import Artifact, TableEntry
 from gristmill.records import sha256_hex
@@ -139,7 +139,7 @@ def expired(
         profile = newest[one.artifact.table.hardware]
         why = why_expired(one.artifact, profile, gone_after_days, now) if profile else ""
         if why:
-            found.append(Demotion(one.manifest, one.artifact.table.name, f"re-validation: {why}"))
+            found.append(Demotion(one.manifest, one.artifact.table.name, limits.shortened(f"re-validation: {why}")))
     return tuple(found)
 
 
@@ -245,7 +245,7 @@ def failing(settings: Settings, served: Sequence[Serving], now: datetime) -> tup
                 continue
             digest = {Standing.WRONG: judged.candidate, Standing.GONE: judged.object}.get(judged.standing)
             if digest:
-                found.append(Demotion(digest, kernel.table, f"re-validation: {judged.reason}"))
+                found.append(Demotion(digest, kernel.table, limits.shortened(f"re-validation: {judged.reason}")))
     return tuple({one.digest: one for one in found}.values())
 
 
@@ -305,7 +305,7 @@ def _workloads(object_store: ObjectStore, kernel: Due) -> tuple[Workload, ...]:
 
 
 def _blob(object_store: ObjectStore, sha256: str) -> bytes:
-    content = store.read(object_store, trust.blob_key(sha256), trust.MAX_BLOB_BYTES)
+    content = store.read(object_store, trust.blob_key(sha256), limits.MAX_BLOB_BYTES)
     if sha256_hex(content) != sha256:
         raise RevalidationError(f"blob {sha256[:12]} was tampered with; restore the object")
     return content

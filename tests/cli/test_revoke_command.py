@@ -48,3 +48,10 @@ def test_what_is_no_digest(candidate: str, digest: str, capsys: pytest.CaptureFi
     assert main(["revoke", digest, "--reason", "wrong"]) == 2
     complaint = capsys.readouterr().err
     assert complaint.startswith("mill: ") and complaint.count("\n") == 1
+
+
+def test_reason_that_is_longer_than_hosts_take(candidate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["revoke", candidate, "--reason", "x" * 501]) == 2
+    complaint = capsys.readouterr().err
+    assert "expected 500 at most" in complaint and complaint.count("\n") == 1
+    assert main(["registry", "log"]) == 0

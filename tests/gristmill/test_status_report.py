@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill import records
+from gristmill import limits, records
 from gristmill.directory_store import DirectoryStore
 from gristmill.errors import StoreUnreachableError
 from gristmill.status_report import (
-    MAX_REPORT_BYTES,
     READERS,
     Refused,
     StatusReport,
@@ -143,7 +142,7 @@ def test_old_ones_are_not_read(tmp_path: Path) -> None:
         (b'{"schema_version":1,"host":"x"}', "version 1, expected 2; give hosts and pipeline the same release"),
         (b'{"schema_version":2}', "field 'host' is missing"),
         (b"[" * 200_000, "not JSON"),
-        (b" " * (MAX_REPORT_BYTES + 1), "longer than"),
+        (b" " * (limits.MAX_REPORT_BYTES + 1), "longer than"),
         (records.canonical_json(status("other", 1)), "claims to be of 'other'"),
         (records.canonical_json(status("x", 1)).replace(b"900", b"NaN"), "found nan, expected an integer"),
         (records.canonical_json(status("x", 1)).replace(b"900", b"1e3"), "found 1000.0, expected an integer"),

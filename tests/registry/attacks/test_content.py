@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tuf.api.metadata import MetaFile, TargetFile
 
-from gristmill import records, trust
+from gristmill import limits, records, trust
 from gristmill.errors import (
     GristmillError,
     ObjectNotFoundError,
@@ -163,7 +163,7 @@ class TestEndlessData:
         os.truncate(victim.world.path(key), 300 << 20)
         victim.refuses(ObjectTooLargeError, victim.world.store.url, key, "longer than")
 
-    @pytest.mark.parametrize("size_bytes", [-1, trust.MAX_BLOB_BYTES + 1])
+    @pytest.mark.parametrize("size_bytes", [-1, limits.MAX_BLOB_BYTES + 1])
     def test_a_kernel_of_an_absurd_length(self, victim: Victim, steal: Steal, size_bytes: int) -> None:
         victim_of_judge(victim, steal, lambda encoded: _entry(encoded)["object"].update(size_bytes=size_bytes))
         victim.refuses(TrustError, "kernel.so claims")

@@ -9,7 +9,7 @@ import pytest
 from securesystemslib.signer import CryptoSigner, Signer, SSlibKey
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, Root, TargetFile
 
-from gristmill import metadata_client, records, trust
+from gristmill import limits, records, trust
 from gristmill.errors import RollbackError, TrustError
 from gristmill.pull import Puller
 from gristmill.trust import AttestationPolicy
@@ -328,7 +328,7 @@ class TestRootChain:
         self, victim: Victim, steal: Steal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Behind the last one that is followed a key may be revoked long since."""
-        monkeypatch.setattr(metadata_client, "MAX_ROOT_ROTATIONS", 3)
+        monkeypatch.setattr(limits, "MAX_ROOT_ROTATIONS", 3)
         owner = steal(*ONLINE)
         root = owner.root()
         for _ in range(2):
