@@ -26,8 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = from_environment()
     channel, table = (arguments.what, "") if arguments.what in CHANNELS else ("canary", arguments.what)
-    approvals = steps.run("approve", lambda step: approve_steps(settings, step, channel=channel, table=table))
-    released = steps.run("release", lambda step: release_steps(settings, step)) if arguments.release else None
+    approvals = approve_steps(settings, steps.plain, channel=channel, table=table)
+    released = release_steps(settings, steps.plain) if arguments.release else None
     if arguments.json:
         number = released.number if released else None
         print(json.dumps({"approved": [vars(one) for one in approvals], "stable": number}, indent=2))

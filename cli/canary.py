@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings, policy = from_environment(), policy_of(_numbers(arguments.changes))
     if arguments.share is not None:
         _sign_share(settings, arguments.share)
-    found = steps.run("watch", lambda step: watch_steps(settings, step, policy, act=arguments.act))
+    found = watch_steps(settings, steps.plain, policy, act=arguments.act)
     if arguments.json:
         print(json.dumps([facts(one.looked) | {"action": one.action} for one in found], indent=2))
     else:

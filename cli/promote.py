@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     artifacts: tuple[Artifact, ...] = ()
     if arguments.release:
-        published = steps.run("release", lambda step: release_steps(settings, step))
+        published = release_steps(settings, steps.plain)
     else:
         published, artifacts = steps.run("promote", judge_and_publish)
     rows = range_rows(artifacts)

@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     from flows.renew import renew_steps
 
     settings = from_environment()
-    expires = steps.run("renew", lambda step: renew_steps(settings, step))
+    expires = renew_steps(settings, steps.plain)
     if arguments.json:
         print(json.dumps({"timestamp_expires_utc": expires}))
     else:

@@ -26,9 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tasks.mlflow_mirror import keep_mirror
 
     settings = from_environment()
-    revoked = steps.run(
-        "revoke", lambda step: revoke_steps(settings, step, digest=arguments.digest, reason=arguments.reason)
-    )
+    revoked = revoke_steps(settings, steps.plain, digest=arguments.digest, reason=arguments.reason)
     if arguments.json:
         print(json.dumps(vars(revoked), indent=2))
     else:

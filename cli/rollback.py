@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tasks.mlflow_mirror import keep_mirror
 
     settings = from_environment()
-    published = steps.run("rollback", lambda step: rollback_steps(settings, arguments.channel, arguments.to, step))
+    published = rollback_steps(settings, arguments.channel, arguments.to, steps.plain)
     if arguments.json:
         facts = {"channel": arguments.channel, "number": published.number, "tables": published.manifests}
         print(json.dumps(facts, indent=2))

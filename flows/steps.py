@@ -40,7 +40,11 @@ def has_prefect_api() -> bool:
 
 
 def run(name: str, steps: Callable[[Step], R]) -> R:
-    """Runs a sequence of steps for a command: as a Prefect flow of that name where there is an API, else as it is."""
+    """Runs a sequence of steps for a command: as a Prefect flow of that name where there is an API, else as it is.
+
+    Not for commands that are needed in an incident (approve, release, roll back, revoke, renew, the watch): these run
+    `plain`, so that they need the object store and nothing else.
+    """
     if not has_prefect_api():
         return steps(plain)
     from prefect import flow

@@ -8,11 +8,13 @@ writes, and whatever was changed by hand is put right by the next one.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from gristmill.errors import GristmillError, ObjectNotFoundError
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger(__name__)
 DEADLINE_S = 60.0
 """After so long a mirror stops between two writes; the next one goes on."""
+PATIENCE_S = 10.0
+"""The same for whoever has just changed a channel, perhaps in an incident, and waits for his command to end."""
+GRACE_S = 5.0
+"""So much later it is left alone, whatever it waits for."""
 LOCAL = "sqlite:///"
 LOOKS = 5
 """How often it looks again if something was published while it wrote."""
@@ -62,28 +68,57 @@ def mirror(settings: Settings, deadline_s: float = DEADLINE_S) -> list[Mirrored]
         MirrorError: MLflow does not answer, refuses, or takes too long. What got through stays and is not sent again.
         StoreError, RegistryStateError: the registry can't be read.
     """
-    ends_s = time.monotonic() + deadline_s
+    keyring, ends_s = promotion.keyring_of(settings), time.monotonic() + deadline_s
     with object_store.opened(settings) as opened:
-        repository = Repository(opened.store, promotion.keyring_of(settings))
-        try:
-            client = mlflow_store.open_store(settings.home, settings.tracking_uri)
-            return _mirrored(client, opened.store, repository, settings, ends_s)
-        except outages() as error:
-            raise MirrorError(
-                f"MLflow's model registry: {_first_line(error)}; the channels are not touched by that; what it lacks "
-                "is sent next time, or by: ./mill registry mirror"
-            ) from error
+
+        def work() -> list[Mirrored]:
+            repository = Repository(opened.store, keyring)
+            try:
+                client = mlflow_store.open_store(settings.home, settings.tracking_uri)
+                return _mirrored(client, opened.store, repository, settings, ends_s)
+            except outages() as error:
+                raise MirrorError(
+                    f"MLflow's model registry: {_first_line(error)}; the channels are not touched by that; what it "
+                    "lacks is sent next time, or by: ./mill registry mirror"
+                ) from error
+
+        return _in_time(work, deadline_s)
 
 
 def keep_mirror(settings: Settings) -> list[Mirrored]:
-    """As `mirror`, where MLflow is in use, for whoever has just changed a channel: it fails nothing, and says so."""
+    """As `mirror`, where MLflow is in use, for whoever has just changed a channel: it fails nothing, takes
+    little more than `PATIENCE_S`, and says in a line what it could not do.
+    """
     if not _in_use(settings):
         return []
     try:
-        return mirror(settings)
+        return mirror(settings, PATIENCE_S)
     except GristmillError as error:
         LOGGER.warning("%s", error)
         return []
+
+
+def _in_time(work: Callable[[], list[Mirrored]], deadline_s: float) -> list[Mirrored]:
+    """What it returns or raises; or `MirrorError`, if it waits for too long for something that can't be interrupted."""
+    ended: SimpleQueue[list[Mirrored] | BaseException] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            ended.put(work())
+        except BaseException as error:  # whoever waits raises it
+            ended.put(error)
+
+    threading.Thread(target=run, name="mirror", daemon=True).start()
+    try:
+        found = ended.get(timeout=deadline_s + GRACE_S)
+    except Empty:
+        raise MirrorError(
+            f"MLflow's model registry: it has not taken everything within {deadline_s:.0f} s; the channels are not "
+            "touched by that; what it lacks is sent next time, or by: ./mill registry mirror"
+        ) from None
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def _views(store: ObjectStore, repository: Repository, states: Mapping[Channel, Entry]) -> list[View]:

@@ -41,6 +41,7 @@ def open_store(home: Path, tracking_uri: str = "") -> MlflowClient:
 
     for chatty in ("alembic", "mlflow"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it tells of each retry
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs the trace of what it raises
     uri = store_uri(home, tracking_uri)
     if not is_local(uri):
