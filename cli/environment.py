@@ -28,7 +28,7 @@ from cli.progress import ProgressLine
 
 SETS = {
     "pipeline": ("pipeline.txt",),
-    "dev": ("dev.txt", "oracle.txt"),
+    "dev": ("dev.txt", "oracle.txt", "dask.txt"),
     "agents": ("agents.txt",),
     "local-model": ("local-model.txt",),
     "vllm": ("vllm.txt",),

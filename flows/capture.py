@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prefect import flow
 
-from flows import fleet_events
+from flows import cluster, fleet_events
 from flows.parameters import WindowH
 from flows.steps import Step, table_artifact, tracked
 from kernels.profile import Drift, RankedOperator, TrafficProfile, rank
@@ -35,7 +35,7 @@ class Captured:
 def capture_steps(settings: Settings, window_h: float, step: Step) -> Captured:
     """Folds, keeps and ranks. Running it twice on one spool changes nothing."""
     with object_store.opened(settings) as opened:
-        profile = step(traffic.capture_profile)(opened.store, settings, window_h)
+        profile = step(traffic.capture_profile)(opened.store, settings, window_h, cluster.folding(settings, step))
         ranked = rank(profile, step(cached_peaks)(settings.peaks_path))
         digest = step(traffic.keep_profile)(opened.store, settings, profile)
         drift = step(traffic.drift_since_compiled)(opened.store, settings, profile)

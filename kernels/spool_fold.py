@@ -164,19 +164,29 @@ def fold(files: Iterable[tuple[str, bytes]]) -> TrafficProfile:
         SpoolObjectError: naming an object that is malformed, or from another fleet, model or hardware than the first.
         EmptyProfileError: if there is no object.
     """
-    tallies: list[Tally] = []
-    for name, content in files:
-        tallies.append(tally(name, content))
-        if tallies[-1].source != tallies[0].source:
-            found, expected = ("/".join(t.source) for t in (tallies[-1], tallies[0]))
+    return total((name, tally(name, content)) for name, content in files).profile()
+
+
+def total(tallies: Iterable[tuple[str, Tally]]) -> Tally:
+    """The sum of tallies, given as (name, tally); of single objects, or of parts that were folded elsewhere.
+
+    Raises:
+        SpoolObjectError: naming one from another fleet, model or hardware than the first.
+        EmptyProfileError: if there is none.
+    """
+    found: list[Tally] = []
+    for name, one in tallies:
+        found.append(one)
+        if one.source != found[0].source:
+            other, expected = ("/".join(t.source) for t in (one, found[0]))
             raise SpoolObjectError(
-                f"spool object {name}: from {found}, but the others are from {expected}: fold them apart"
+                f"spool object {name}: from {other}, but the others are from {expected}: fold them apart"
             )
-    if not tallies:
+    if not found:
         raise EmptyProfileError(
             "the spool holds no object: let the fleet serve with sampling on (./mill serve), then capture again"
         )
-    return reduce(add, tallies).profile()
+    return reduce(add, found)
 
 
 def tally(name: str, content: bytes) -> Tally:

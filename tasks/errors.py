@@ -47,3 +47,7 @@ class MirrorError(GristmillError):
 
 class RevalidationError(GristmillError):
     """A kernel that is served cannot be judged again, for its sources or its evidence are not there."""
+
+
+class ClusterError(GristmillError):
+    """The cluster that a flow's parts are to be spread over cannot be used."""

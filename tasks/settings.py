@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from tasks.errors import SettingsError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 POLICY, PERSON = "policy", "person"
+TASK_RUNNER = re.compile(r"dask=([1-9]\d{0,2}|(tcp|tls)://[\w.\[\]:-]+:\d{1,5})")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Settings:
     """MLflow tracking server (`MLFLOW_TRACKING_URI`); empty: SQLite under `home`."""
     approval: str = POLICY
     """Who approves for stable (`MILL_APPROVAL`): `policy`, as far as the approver's key is here, or only a `person`."""
+    task_runner: str = ""
+    """What a flow's parts may be spread over (`MILL_TASK_RUNNER`): `dask=ADDRESS`, or `dask=N` for so many processes of
+    this machine; empty: nothing.
+    """
 
     @property
     def keys_dir(self) -> Path:
@@ -56,7 +62,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     """Reads the settings; the home directory is created (mode 0700: it holds keys).
 
     Raises:
-        SettingsError: the home cannot be made, or a name is none that channels can have, or nobody may approve.
+        SettingsError: the home cannot be made, a name is none that channels can have, nobody may approve, or the task
+            runner is not known.
     """
     return Settings(
         home=_made_home(Path(environ.get("MILL_HOME") or REPOSITORY / ".mill").resolve()),
@@ -66,6 +73,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         hardware=local_cpu().key,
         tracking_uri=environ.get("MLFLOW_TRACKING_URI", ""),
         approval=_approval(environ),
+        task_runner=_task_runner(environ),
     )
 
 
@@ -82,6 +90,16 @@ def _approval(environ: Mapping[str, str]) -> str:
     if chosen not in (POLICY, PERSON):
         raise SettingsError(f"MILL_APPROVAL is {chosen!r}: expected {POLICY} or {PERSON}")
     return chosen
+
+
+def _task_runner(environ: Mapping[str, str]) -> str:
+    chosen = environ.get("MILL_TASK_RUNNER", "").strip()
+    if not chosen or TASK_RUNNER.fullmatch(chosen):
+        return chosen
+    raise SettingsError(
+        f"MILL_TASK_RUNNER is {chosen!r}: expected dask=ADDRESS of a scheduler, such as dask=tcp://127.0.0.1:8786, or "
+        "dask=N for so many processes of this machine"
+    )
 
 
 def _name(environ: Mapping[str, str], variable: str, default: str) -> str:

@@ -7,12 +7,13 @@ was run for a profile is an object as well: the next capture compares with the n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Sequence
 
 from gristmill import records
 from gristmill.store import ObjectStore, read
 from kernels.profile import Drift, TrafficProfile, drift
-from kernels.spool_fold import fold
+from kernels.spool_fold import Tally, tally, total
+from tasks import object_store
 from tasks.errors import NoProfileError
 from tasks.settings import Settings
 
@@ -20,16 +21,38 @@ MAX_SPOOL_FILE_BYTES = 64 << 20
 NS_PER_HOUR = 3600 * 10**9
 PROFILES = "profiles"
 COMPILED = "compiled"
+PART_FILES = 64
+"""Spool objects that are folded as one where folding is spread over a cluster: seconds of work."""
+Part = tuple[str, ...]
+"""Keys of spool objects."""
+Folded = Callable[[Settings, Sequence[Part]], Iterable[Tally]]
+"""Lets `fold_part` run for each part, wherever that may be; their order does not matter."""
 
 
-def capture_profile(store: ObjectStore, settings: Settings, window_h: float) -> TrafficProfile:
-    """Folds the last hours of the spool into a profile.
+def capture_profile(
+    store: ObjectStore, settings: Settings, window_h: float, elsewhere: Folded | None = None
+) -> TrafficProfile:
+    """Folds the last hours of the spool into a profile. The profile is the same wherever its parts were folded.
 
     Raises:
         EmptyProfileError: if no host has sampled anything in the window.
     """
     since_ns = time.time_ns() - round(window_h * NS_PER_HOUR)
-    return fold(_spool_files(store, settings, since_ns))
+    keys = _spool_keys(store, settings, since_ns)
+    if elsewhere is None:
+        return _tallied(store, keys).profile()
+    parts = [keys[start : start + PART_FILES] for start in range(0, len(keys), PART_FILES)]
+    return total(("from another worker", one) for one in elsewhere(settings, parts)).profile()
+
+
+def fold_part(settings: Settings, part: Part) -> Tally:
+    """Folds these objects, in whatever process of whatever machine: it opens the store itself, and writes nothing.
+
+    Raises:
+        SpoolObjectError: naming an object that is malformed.
+    """
+    with object_store.opened(settings) as opened:
+        return _tallied(opened.store, part)
 
 
 def keep_profile(store: ObjectStore, settings: Settings, profile: TrafficProfile) -> str:
@@ -64,11 +87,16 @@ def drift_since_compiled(store: ObjectStore, settings: Settings, profile: Traffi
     return None if compiled is None else drift(compiled, profile)
 
 
-def _spool_files(store: ObjectStore, settings: Settings, since_ns: int) -> Iterator[tuple[str, bytes]]:
-    for key in store.list(_folder("spool", settings)):
+def _spool_keys(store: ObjectStore, settings: Settings, since_ns: int) -> Part:
+    def is_within(key: str) -> bool:
         start_ns = key.rsplit("/", 1)[-1].partition("-")[0]
-        if key.endswith(".parquet") and start_ns.isdecimal() and int(start_ns) >= since_ns:
-            yield key, read(store, key, MAX_SPOOL_FILE_BYTES)
+        return key.endswith(".parquet") and start_ns.isdecimal() and int(start_ns) >= since_ns
+
+    return tuple(filter(is_within, store.list(_folder("spool", settings))))
+
+
+def _tallied(store: ObjectStore, keys: Iterable[str]) -> Tally:
+    return total((key, tally(key, read(store, key, MAX_SPOOL_FILE_BYTES))) for key in keys)
 
 
 def _keep(store: ObjectStore, folder: str, profile: TrafficProfile) -> str:

@@ -151,7 +151,7 @@ class TestEnvironment:
     def checkout(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
         requirements = tmp_path / "requirements"
         requirements.mkdir()
-        for name in ("pipeline.txt", "dev.txt", "oracle.txt"):
+        for name in ("pipeline.txt", "dev.txt", "oracle.txt", "dask.txt"):
             (requirements / name).write_text("one==1 \\\n    --hash=sha256:00\n")
         monkeypatch.setattr(Environment, "_create", _create_with_scripted_pip)
         return Environment(tmp_path, tmp_path / ".mill")

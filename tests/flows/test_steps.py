@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
-from flows import search_progress, steps
+from flows import cluster, search_progress, steps
 from flows.check import check
 from flows.compile import compile_kernels
 from flows.promote import release
@@ -26,7 +29,11 @@ from flows.search_progress import SearchProgress
 from flows.watch import watch
 from flows.week import week
 from gristmill.directory_store import DirectoryStore
+from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
+from gristmill.sampler import Sampler
+from gristmill.spool import Identity, Spool
+from kernels.profile import TrafficProfile
 from registry.repository import Repository
 from tasks import mlflow_store, promotion, proving, search_lock, traffic
 from tasks.compilation import search_id_of
@@ -34,7 +41,7 @@ from tasks.errors import SearchBusyError
 from tasks.search_session import Trial
 from tasks.settings import Settings
 from tests.registry.world import shared_keys
-from tests.tasks.world import FormulaBench, candidate, profile, rms_norm, settings, verdict
+from tests.tasks.world import HARDWARE, FormulaBench, candidate, profile, rms_norm, settings, verdict
 
 ROOT = Path(__file__).parents[2]
 TRIAL = Trial(0, candidate(), verdict(candidate()), False, 1.0)
@@ -92,7 +99,6 @@ def test_plain_steps_never_load_prefect() -> None:
 def test_with_an_api_it_is_a_flow_run_with_a_task_run_per_step(
     prefect_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
     from prefect.context import get_run_context
 
     monkeypatch.setenv("PREFECT_API_URL", "set")
@@ -253,3 +259,47 @@ def test_a_compilation_that_an_event_starts_looks_again_whether_it_is_needed(
     assert "0 seconds" in compile_kernels(only_if_moved=True, daily_s=0.0), "the day's are spent"
     traffic.mark_compiled(store, mill, sampled)
     assert compile_kernels(only_if_moved=True) == "traffic and engine are what was compiled for"
+
+
+def spooled(store: DirectoryStore, folder: Path, tokens: int) -> None:
+    """What one host sampled: ten calls."""
+    sampler = Sampler(period=2)
+    site = Dispatcher(environ={}).site("rms_norm", torch.float32, {"hidden": 8}, (1e-5,), lambda *_: ())
+    cell = sampler.cell(site, tokens, (torch.ones(tokens, 8), torch.ones(8)))
+    cell.calls, cell.timed_calls, cell.timed_ns = 10, 5, 5000 * tokens
+    Spool(store, Identity("chat", "tiny", HARDWARE, {"torch": "2.13.0"}), sampler, folder).flush()
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_spool_is_folded_by_two_worker_processes_as_by_none(
+    prefect_client: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_running: bool
+) -> None:
+    """A cluster that runs, or one for the time of the flow. Folding alone goes there, a task run for each part."""
+    pytest.importorskip("prefect_dask", reason="requirements/dask.txt is not installed")
+    from distributed import Client, LocalCluster
+
+    chosen = settings(tmp_path / "home", tmp_path / "store")
+    store = DirectoryStore(tmp_path / "store")
+    (tmp_path / "store").mkdir()
+    for host in range(6):
+        spooled(store, tmp_path / f"host{host}", tokens=2 + host % 3)
+    expected = traffic.capture_profile(store, chosen, 1.0)
+    monkeypatch.setattr(traffic, "PART_FILES", 2)
+    monkeypatch.setenv("PREFECT_API_URL", "set")
+    name = f"capture {is_running}"
+
+    def captured(runner: str) -> TrafficProfile:
+        known = replace(chosen, task_runner=runner)
+        fold = cluster.folding(known, steps.tracked)
+        return steps.run(name, lambda step: step(traffic.capture_profile)(store, known, 1.0, fold))
+
+    if is_running:
+        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as running:
+            assert captured(f"dask={running.scheduler_address}") == expected
+            with Client(running) as client:
+                assert any(client.run(lambda: "kernels.spool_fold" in sys.modules).values())
+    else:
+        assert captured("dask=2") == expected
+    (run,) = [one for one in prefect_client.read_flow_runs() if prefect_client.read_flow(one.flow_id).name == name]
+    tasks = prefect_client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
+    assert Counter(task.name.rsplit("-", 1)[0] for task in tasks) == {"capture profile": 1, "fold part": 3}
