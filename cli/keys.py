@@ -1,4 +1,4 @@
-"""`./mill keys init|export|rotate|revoke|show`: the registry's keys: made, handed out, replaced and shown."""
+"""`./mill keys init|export|rotate|revoke|renew|show`: the registry's keys: made, handed out, replaced and shown."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ OPENS = "MILL_KEYS_PASSPHRASE_FILE or MILL_KEYS_PASSPHRASE, or asked for at the 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        choices=("init", "export", "rotate", "revoke", "show"),
+        choices=("init", "export", "rotate", "revoke", "renew", "show"),
         help="init: make the missing keys and the registry; export: copy what one machine needs of them; "
-        "rotate: replace a good key; revoke: a stolen or lost one",
+        "rotate: replace a good key; revoke: a stolen or lost one; "
+        "renew: let root and targets, or one of them, count for another year with the same keys",
     )
     parser.add_argument(
         "names",
@@ -52,11 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _init(settings, arguments)
     if arguments.what == "export":
         return _export(settings, arguments)
+    if arguments.what == "renew":
+        return _renew(settings, arguments)
     return _replace(settings, arguments)
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from registry import keys
+    from registry import expiry, keys
 
     what, known = arguments.what, [*keys.KEY_NAMES, *keys.KEY_NAMES["root"]]
     if what == "export":
@@ -71,6 +74,11 @@ def _check(arguments: argparse.Namespace) -> None:
     if (what == "export") != (arguments.to is not None):
         raise KeysArgumentsError(f"keys {what}: --to DIR belongs to export, which needs it")
     arguments.name = arguments.names[0] if len(arguments.names) == 1 else ""
+    if what == "renew" and (arguments.name not in ("", *expiry.OFFLINE) or arguments.signer):
+        raise KeysArgumentsError(
+            f"keys renew: found {arguments.name or '--signer'!r}, expected {' or '.join(expiry.OFFLINE)}, or no name "
+            "for both; ./mill renew renews what the online keys sign"
+        )
     if what == "show" and (arguments.name or arguments.signer):
         raise KeysArgumentsError("keys show: shows all keys; give no name and no --signer")
     if bool(arguments.signer) != bool(arguments.public):
@@ -162,6 +170,26 @@ def _replace(settings: Settings, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _renew(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Same keys, new version, another lifetime."""
+    from registry import ceremony, expiry, keys, passphrase
+    from registry.repository import Repository
+    from tasks import object_store
+
+    keyring = keys.load_keys(settings.keys_dir, passphrase.Remembered().ask)
+    roles = (arguments.name,) if arguments.name else expiry.OFFLINE
+    with object_store.opened(settings) as opened:
+        ceremony.renew(opened.store, keyring, roles)
+        expires = Repository(opened.store, keyring).expiries()
+    if arguments.json:
+        print(json.dumps({role: expires[role].isoformat() for role in roles}, indent=2))
+        return 0
+    for role in roles:
+        print(f"{role}: counts until {expires[role]:%Y-%m-%d}, signed by the same keys")
+    print("hosts follow at their next poll; nothing has to be installed on them")
+    return 0
+
+
 def _maker(folder: Path, arguments: argparse.Namespace, choose: Callable[[str], str]) -> Make:
     from registry import keys
 
@@ -176,24 +204,31 @@ def _maker(folder: Path, arguments: argparse.Namespace, choose: Callable[[str], 
 
 
 def _show(settings: Settings, as_json: bool) -> int:
+    from registry import expiry
     from registry.key_report import facts
     from registry.keys import load_keys
     from registry.repository import Repository
     from tasks import object_store
 
     keyring = load_keys(settings.keys_dir)
-    trusted = None
+    trusted, expiries = None, ()
     if keyring.root_path.exists():
         with object_store.opened(settings) as opened:
             repository = Repository(opened.store, keyring)
-            trusted = repository.trusted_keys() if repository.exists() else None
-    found = facts(keyring, trusted)
+            if repository.exists():
+                trusted, expiries = repository.trusted_keys(), expiry.expiries(repository)
+    found = facts(keyring, trusted, expiries)
+    for warning in expiry.warnings(expiries):
+        print(f"WARNING: {warning}", file=sys.stderr)
     if as_json:
         print(json.dumps([vars(fact) for fact in found], indent=2))
         return 0
     said = {None: "no registry yet", True: "yes", False: "NO"}
-    rows = [[fact.name, fact.key_id[:12], fact.kind, fact.private, said[fact.trusted], fact.keep] for fact in found]
-    print(compact_table(rows, ["key", "id", "kind", "private half", "trusted", "keep it"]))
+    rows = [
+        [fact.name, fact.key_id[:12], fact.kind, fact.private, said[fact.trusted], fact.expires, fact.keep]
+        for fact in found
+    ]
+    print(compact_table(rows, ["key", "id", "kind", "private half", "trusted", "signed until", "keep it"]))
     if not keyring.public["approver"]:
         print("there is no approver key: ./mill keys init makes it")
     elif trusted is not None and "approver" not in trusted:

@@ -6,12 +6,17 @@ import argparse
 import json
 import sys
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from cli import history
 from cli.amount import count, not_negative, positive
 from cli.table import compact_table
 from gristmill.trust import CHANNELS
-from tasks.settings import from_environment
+from tasks.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from gristmill.store import ObjectStore
+    from registry.doctor import Finding
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +43,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     gc.add_argument(
         "--reports", type=positive, default=7.0, metavar="DAYS", help="keep reports of silent hosts so long; default: 7"
     )
-    doctor = commands.add_parser("doctor", help="check whether the store can be trusted with a registry")
+    doctor = commands.add_parser(
+        "doctor", help="check whether the store can be trusted with a registry, and its signatures"
+    )
     for command in (log, show, diff, gc, mirror, doctor):
         command.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -106,6 +113,23 @@ def _mirror(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _expiry(settings: Settings, store: ObjectStore) -> tuple[Finding, ...]:
+    """Until when signatures count, where a registry and the public halves of its keys are at hand."""
+    from registry import expiry
+    from registry.doctor import Finding
+    from registry.errors import RegistryStateError
+    from registry.keys import load_keys
+    from registry.repository import Repository
+
+    if not (settings.keys_dir / "root.json").exists():
+        return ()
+    repository = Repository(store, load_keys(settings.keys_dir))
+    try:
+        return (expiry.finding(expiry.expiries(repository)),) if repository.exists() else ()
+    except RegistryStateError as error:
+        return (Finding("expiry", False, str(error)),)
+
+
 def _kib(size_bytes: int) -> str:
     return f"{size_bytes / 1024:.1f}"
 
@@ -114,8 +138,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from registry.doctor import examine
     from tasks import object_store
 
-    with object_store.opened(from_environment()) as opened:
-        findings = examine(opened.store)
+    settings = from_environment()
+    with object_store.opened(settings) as opened:
+        findings = (*examine(opened.store), *_expiry(settings, opened.store))
     if arguments.json:
         print(json.dumps([vars(finding) for finding in findings], indent=2))
     else:

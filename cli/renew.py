@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from tasks.settings import from_environment
 
@@ -17,7 +18,9 @@ def run(arguments: argparse.Namespace) -> int:
     from flows.renew import renew_steps
 
     settings = from_environment()
-    expires = renew_steps(settings, steps.plain)
+    expires, warnings = renew_steps(settings, steps.plain)
+    for warning in warnings:
+        print(f"WARNING: {warning}", file=sys.stderr)
     if arguments.json:
         print(json.dumps({"timestamp_expires_utc": expires}))
     else:

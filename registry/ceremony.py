@@ -1,4 +1,5 @@
 """Replacing keys: a new one is made, the metadata that names it is signed and published, hosts follow by themselves.
+Renewing signatures with the same keys goes the same way.
 
 Until the registry names a new key it lies beside the old one as `NAME.next`. A ceremony that dies anywhere is finished
 by starting it again: nothing is made twice, and hosts keep what they have until all of it is there.
@@ -74,6 +75,21 @@ def revoke(object_store: ObjectStore, keyring: Keyring, names: Collection[str], 
     return _replace(object_store, keyring, names, make, distrust=True)
 
 
+def renew(object_store: ObjectStore, keyring: Keyring, roles: Collection[str]) -> None:
+    """Signs root, targets or both anew with the same keys, so that they count for another lifetime.
+
+    A crash leaves a root that hosts follow already, or nothing; doing it again is harmless. Errors as `rotate`.
+    """
+    folder = keyring.folder
+    with _one_at_a_time(folder):
+        waiting = _waiting(folder)
+        if waiting:
+            raise CeremonyError(
+                f"keys folder {folder}: replacing {waiting[0]} was not finished; run that command again first"
+            )
+        _Ceremony(object_store, keyring, keyring, (), distrust=False, renewed=roles).publish()
+
+
 def _replace(
     object_store: ObjectStore, keyring: Keyring, names: Collection[str], make: Make, distrust: bool
 ) -> Replaced:
@@ -103,8 +119,19 @@ class _Ceremony:
     """Signs with the keys as they will be; the keys as they were sign the step between."""
 
     def __init__(
-        self, object_store: ObjectStore, before: Keyring, after: Keyring, names: Collection[str], distrust: bool
+        self,
+        object_store: ObjectStore,
+        before: Keyring,
+        after: Keyring,
+        names: Collection[str],
+        distrust: bool,
+        renewed: Collection[str] = (),
     ) -> None:
+        """
+        Args:
+            names: of the keys that are replaced.
+            renewed: roles of `root` and `targets` that sign anew all the same.
+        """
         self._store = object_store
         self._reader = MetadataReader(object_store)
         self._writer = MetadataWriter(object_store, after)
@@ -112,6 +139,7 @@ class _Ceremony:
         self._former = before
         self._names = names
         self._distrust = distrust
+        self._renewed = renewed
 
     def publish(self) -> Replaced:
         """Makes the new keys count, by one new root where it names them, and one swap of the timestamp."""
@@ -128,12 +156,12 @@ class _Ceremony:
         raise ConflictError(f"{self._store.url}: others published {MAX_ATTEMPTS} times meanwhile; try again later")
 
     def _lengthened(self, chain: tuple[Root, ...]) -> tuple[Root, ...]:
-        """The chain, with a root at its end that names the new keys."""
+        """The chain, with a root at its end that names the new keys, or lives longer."""
         root = copy.deepcopy(chain[-1])
         for name in self._names:
             if keys.role_of(name) in TOP_ROLES:
                 self._exchange(root, name)
-        if root == chain[-1]:
+        if root == chain[-1] and "root" not in self._renewed:
             return chain
         root.version += 1
         if root.version >= chain[0].version + limits.MAX_ROOT_ROTATIONS:
@@ -172,7 +200,7 @@ class _Ceremony:
         was = copy.deepcopy(state.targets.signed)
         roles = {name: self._delegated(state, name) for name in DELEGATED if name in CHANNELS or name in self._names}
         dropped = self._demand(state, roles) if set(self._names) & set(trust.ATTESTORS) else {}
-        if state.targets.signed != was or "targets" in self._names:
+        if state.targets.signed != was or "targets" in {*self._names, *self._renewed}:
             self._writer.put_role(state, state.targets, "targets")
         changed = {path.split("/")[0] for path in dropped}
         for name in sorted(changed | set(self._names) & set(DELEGATED)):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gristmill import trust
+from registry.expiry import Expiry
 from registry.keys import KEY_NAMES, Keyring, is_encrypted
 
 KEEP = {
@@ -35,14 +36,19 @@ class KeyFact:
     trusted: bool | None
     """Whether the registry counts its signatures; None where there is no registry yet."""
     keep: str
+    expires: str | None = None
+    """Day until which what its role has signed counts; None for attestors, and where there is no registry yet."""
 
 
-def facts(keyring: Keyring, trusted: Mapping[str, tuple[str, ...]] | None) -> list[KeyFact]:
+def facts(
+    keyring: Keyring, trusted: Mapping[str, tuple[str, ...]] | None, expiries: Iterable[Expiry] = ()
+) -> list[KeyFact]:
     """All keys of a set, in order of their roles.
 
     Args:
         trusted: `Repository.trusted_keys`, or None.
     """
+    until = {one.role: f"{one.expires:%Y-%m-%d}" for one in expiries}
     return [
         KeyFact(
             name,
@@ -51,6 +57,7 @@ def facts(keyring: Keyring, trusted: Mapping[str, tuple[str, ...]] | None) -> li
             _private(keyring, name),
             None if trusted is None else bool({key.keyid, trust.key_text(key)} & set(trusted.get(role, ()))),
             KEEP[role],
+            until.get(role),
         )
         for role, names in KEY_NAMES.items()
         for name, key in zip(names, keyring.public[role], strict=False)

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from gristmill import limits, records, revocation, trust
 from gristmill.errors import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
@@ -22,7 +23,7 @@ from registry import genesis
 from registry.entry import EditFunction, Entry, channel_of, entry_of, next_index
 from registry.errors import ConflictError, RegistryStateError
 from registry.keys import Keyring
-from registry.metadata_reader import TIMESTAMP_KEY, MetadataReader, State
+from registry.metadata_reader import DELEGATED, TIMESTAMP_KEY, MetadataReader, State
 from registry.metadata_writer import MetadataWriter
 from registry.root_chain import read_chain, root_key
 
@@ -218,6 +219,15 @@ class Repository:
             self._writer.publish_snapshot(state)
         except PreconditionFailedError:
             return
+
+    def expiries(self) -> dict[str, datetime]:
+        """Role to the moment from which hosts take its signature for stale."""
+        state = self.read()
+        found = {"root": state.root.expires, "targets": state.targets.signed.expires}
+        for name in DELEGATED:
+            if f"{name}.json" in state.snapshot.signed.meta:
+                found[name] = self._reader.role(state, name).signed.expires
+        return {**found, "snapshot": state.snapshot.signed.expires, "timestamp": state.timestamp.signed.expires}
 
     def policy(self) -> AttestationPolicy:
         """Whose attestations hosts demand now."""

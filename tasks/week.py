@@ -12,6 +12,7 @@ from pathlib import Path
 from gristmill import durable_file, records
 from gristmill.errors import MalformedRecordError
 from gristmill.store import ObjectStore
+from registry import expiry
 from registry.repository import Repository
 from tasks import budgeting, revalidation, traffic
 from tasks.promotion import keyring_of
@@ -35,6 +36,8 @@ class Week:
     channels: Rows
     rejudged: Rows
     spending: Rows
+    signatures: Rows
+    """Until when those of the registry count; what must be renewed says so."""
 
     @property
     def parts(self) -> dict[str, Rows]:
@@ -45,6 +48,7 @@ class Week:
             "Channels": self.channels,
             "Judged again": self.rejudged,
             "Spent": self.spending,
+            "Signatures": self.signatures,
         }
 
 
@@ -61,6 +65,7 @@ def look_back(object_store: ObjectStore, settings: Settings, days: float, now: d
         tuple(_channel_rows(object_store, settings, since)),
         tuple(_rejudged_rows(settings, since)),
         tuple(_spending_rows(settings, since)),
+        tuple(_signature_rows(object_store, settings, now)),
     )
 
 
@@ -177,3 +182,13 @@ def _spending_rows(settings: Settings, since: datetime) -> Iterator[dict[str, st
                 "device s": f"{day.spent.device_s:.0f}",
                 "wall s": f"{day.spent.wall_s:.0f}",
             }
+
+
+def _signature_rows(object_store: ObjectStore, settings: Settings, now: datetime) -> Iterator[dict[str, str]]:
+    repository = Repository(object_store, keyring_of(settings))
+    for one in expiry.expiries(repository) if repository.exists() else ():
+        yield {
+            "role": one.role,
+            "signed until": f"{one.expires:%Y-%m-%d}",
+            "to do": one.warning(now) if one.is_near(now) else "-",
+        }

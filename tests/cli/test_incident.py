@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,9 +40,12 @@ MIRRORED = ("approve", "promote", "rollback", "revoke")
 
 @pytest.fixture
 def silent_server() -> Iterator[str]:
-    """Takes connections and never answers."""
+    """Takes connections and never answers. Whoever waits for it still is let go at the end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    for thread in threading.enumerate():
+        if thread.name == "mirror":
+            thread.join()
 
 
 @pytest.fixture
@@ -53,6 +57,7 @@ def served(tmp_path: Path, silent_server: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PREFECT_API_URL", f"{silent_server}/api")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", silent_server)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(mlflow_mirror, "PATIENCE_S", 0.1)
     monkeypatch.setattr(mlflow_mirror, "GRACE_S", 0.1)
     (tmp_path / "store").mkdir()

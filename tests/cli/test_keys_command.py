@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.trust import Channel
 from registry import passphrase
 from registry.keys import create_keys, load_keys
+from registry.metadata_writer import LIFETIMES
 from registry.publication import publish
 from tasks.settings import from_environment
 from tests.registry.world import make_artifact, take
@@ -85,6 +87,8 @@ def test_a_person_approves_and_releases(home: Path, capsys: pytest.CaptureFixtur
         (["rotate", "root", "--signer", "awskms:x", "--public", "x"], "is for one key"),
         (["init", "canary", "--signer", "nokms:x", "--public", "x"], "expected one of awskms:"),
         (["show"], "is missing"),
+        (["renew", "canary"], "expected root or targets"),
+        (["renew", "root"], "./mill keys init"),
         (["export", "canary"], "--to DIR belongs to export"),
         (["rotate", "canary", "--to", "x"], "--to DIR belongs to export"),
         (["export", "nobody", "--to", "x"], "expected names of keys"),
@@ -128,6 +132,33 @@ def test_keys_that_lie_open_are_named(home: Path, capsys: pytest.CaptureFixture[
         said(capsys, "keys", "rotate", name)
     assert main(["keys", "init"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_what_expires_is_shown_and_renewed(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        for role in ("root", "targets"):
+            patched.setitem(LIFETIMES, role, timedelta(days=9))
+        said(capsys, "keys", "init")
+    for command in (["keys", "show"], ["renew"]):
+        assert main(command) == 0
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.split()[:2] for line in lines] == [["WARNING:", "root"], ["WARNING:", "targets"]]
+        assert "./mill keys renew root, where two of its keys are" in lines[0]
+    assert main(["registry", "doctor"]) == 0, "hosts follow still"
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("expiry")]
+    assert "advice" in line and "root expires on" in line
+    before = shown(capsys)
+
+    assert "root: counts until" in said(capsys, "keys", "renew", "root")
+    assert json.loads(said(capsys, "keys", "renew", "targets", "--json")).keys() == {"targets"}
+    assert main(["keys", "renew"]) == 0 and main(["keys", "show"]) == 0
+    assert capsys.readouterr().err == ""
+    after = shown(capsys)
+    assert {name: fact["key_id"] for name, fact in after.items()} == {n: fact["key_id"] for n, fact in before.items()}
+    assert all(after[name]["expires"] > before[name]["expires"] for name in ("root-1", "targets"))  # type: ignore[operator]
+    assert after["judge"]["expires"] is None
 
 
 def test_a_worker_is_given_its_keys(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

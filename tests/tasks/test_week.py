@@ -48,8 +48,8 @@ def week(chosen: Settings, now: datetime = NOW) -> Week:
 
 def test_a_mill_that_did_nothing_has_a_page_that_says_so(chosen: Settings) -> None:
     found = week(chosen)
-    assert [rows for heading, rows in found.parts.items() if heading != "Spent"] == [()] * 4
-    assert page(found).count("Nothing.") == 4
+    assert [rows for heading, rows in found.parts.items() if heading != "Spent"] == [()] * 5
+    assert page(found).count("Nothing.") == 5
 
 
 def test_everything_of_the_week_and_nothing_older(chosen: Settings) -> None:
