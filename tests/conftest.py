@@ -1,4 +1,6 @@
-"""What all tests share: real object stores, started once, and patience: how long an example takes says nothing here."""
+"""What all tests share: real object stores, started once, disks that keep nothing, and patience: how long an example
+takes says nothing here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ def embedded_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedde
         yield store
 
 
-@pytest.fixture
-def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that are not about what a disk keeps: syncing takes most of their time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cuts() -> Iterator[None]:
+    """No test can tell what a disk keeps, and syncing takes most of the time of many. Who tests what becomes of a sync
+    that fails puts in its own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield

@@ -20,9 +20,6 @@ from tests.registry.world import CANARY, World
 Run = Callable[..., tuple[int, str, str]]
 
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
-
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """Stable serves softmax; canary tries rms_norm, of which one of four hosts reports mismatches."""

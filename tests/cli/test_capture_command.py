@@ -21,7 +21,6 @@ from gristmill.workload import dense
 from tests.tasks.world import PEAKS
 
 Run = Callable[..., tuple[int, str]]
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
 LAYOUTS = (dense((4, 8), "float32"), dense((8,), "float32"))
 SAMPLE = Sample("rms_norm", "float32", {"tokens": 4, "hidden": 8}, LAYOUTS, 170, 10, 50_000, 17)
 

@@ -19,7 +19,6 @@ from tests.llama_config import CONFIG
 from tests.tasks.world import settings
 
 Run = Callable[..., tuple[int, str, str]]
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,480,10

@@ -18,8 +18,6 @@ from tasks.settings import Settings
 from tests.registry.world import shared_keys
 from tests.tasks.world import FormulaBench, candidate, profile, rms_norm, settings
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
 
 @pytest.fixture
 def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:

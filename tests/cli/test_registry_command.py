@@ -36,9 +36,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
-
 @pytest.fixture
 def mill(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: str) -> tuple[int, str, str]:

@@ -41,8 +41,6 @@ CANDIDATES = 3
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 SEED = 5
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
 
 class Killed(BaseException):
     """What a process does that was killed: nothing more."""
@@ -164,12 +162,10 @@ def mortal(patch: pytest.MonkeyPatch, death: Death) -> None:
 def initialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A registry that is there already: how one is made is tested where it is made."""
     folder = tmp_path_factory.mktemp("initialised")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda fd: None)
-        made = settings(folder / "home", folder / "store")
-        shutil.copytree(shared_keys(), made.keys_dir)
-        (folder / "store").mkdir()
-        Repository(DirectoryStore(folder / "store"), promotion.keyring_of(made)).initialise()
+    made = settings(folder / "home", folder / "store")
+    shutil.copytree(shared_keys(), made.keys_dir)
+    (folder / "store").mkdir()
+    Repository(DirectoryStore(folder / "store"), promotion.keyring_of(made)).initialise()
     return folder
 
 

@@ -38,9 +38,6 @@ from tests.registry.world import CANARY, STABLE, DelegatingStore, DyingStore, Ki
 POLICY = WatchPolicy(soak_s=0.0)
 
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
-
 class Trial:
     """A registry whose stable serves one kernel and whose canary tries another, and a fleet that reports."""
 

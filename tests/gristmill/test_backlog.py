@@ -17,8 +17,6 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.errors import SpoolError, StoreUnreachableError
 from gristmill.store import read
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
 
 class Store(DirectoryStore):
     """A folder that can be out of reach."""

@@ -23,9 +23,6 @@ from tests.registry.world import CANARY, DelegatingStore, World
 HOSTS = 6
 
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
-
 class Fleet:
     """Hosts with ids of their own, so that cohorts are the same in each run."""
 

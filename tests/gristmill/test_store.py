@@ -128,12 +128,11 @@ class TestContract:
         """So that what is about to be referred to is not taken for forgotten."""
         store.put_new("k", b"same")
         (before,) = store.scan("k")
-        time.sleep(1.1)
+        time.sleep(1.1)  # stores tell seconds
         store.put_new("k", b"same")
         assert list(store.scan("k")) == [before], "it is young enough"
         for module in (directory_store, s3_store):
             monkeypatch.setattr(module, "RENEWED_AFTER_S", 0.5)
-        time.sleep(1.1)
         store.put_new("k", b"same")
         (after,) = store.scan("k")
         assert after.modified_s > before.modified_s

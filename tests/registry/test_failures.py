@@ -16,9 +16,6 @@ from tests.registry.world import CANARY, STABLE, World, make_artifact
 WHY = "generation 3 failed in canary: 3 mismatches"
 
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
-
 def why(world: World, operator: str, code: bytes) -> str | None:
     """As another manifest of the same kernel finds it."""
     return why_failed(

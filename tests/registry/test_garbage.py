@@ -31,7 +31,7 @@ SHORT = KeepingPolicy(keep_s=0, keep_states=2)
 
 
 @pytest.fixture(autouse=True)
-def _no_power_cuts(monkeypatch: pytest.MonkeyPatch, no_power_cuts: None) -> None:
+def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_file, "sync_folder", lambda folder: None)
 
 

@@ -30,9 +30,6 @@ from tests.registry.world import CANARY, STABLE, Killed, World, make_artifact, t
 MODEL = "gristmill chat llama on x86_64-test"
 
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
-
 @pytest.fixture
 def world(home: Path) -> World:
     """Stable serves rms_norm, and canary tries softmax beside it."""

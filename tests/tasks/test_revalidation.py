@@ -36,8 +36,6 @@ ONE, SILU = rms_norm(1), silu_and_mul(1)
 NOW = datetime.now(UTC)
 TODAY = NOW.isoformat()
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
-
 
 @dataclass
 class Night:

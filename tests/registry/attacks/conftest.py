@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.registry.attacks.attacker import Attacker, Victim, codes
 from tests.registry.world import World
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_power_cuts() -> Iterator[None]:
-    """No test here is about what a disk keeps, and syncing takes longer than everything else."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
 
 
 @pytest.fixture(scope="session")
