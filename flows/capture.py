@@ -9,12 +9,11 @@ from prefect import flow
 from flows import cluster, fleet_events
 from flows.parameters import WindowH
 from flows.steps import Step, table_artifact, tracked
-from kernels.profile import Drift, RankedOperator, TrafficProfile, rank
+from kernels.drift import Drift, number
+from kernels.profile import RankedOperator, TrafficProfile, rank
 from kernels.roofline import cached_peaks
 from tasks import object_store, traffic
 from tasks.settings import Settings, from_environment
-
-DRIFT_EVENT = fleet_events.DRIFTED
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Captured:
 
     @property
     def needs_compile(self) -> bool:
-        return self.drift is None or self.drift.exceeds()
+        return self.drift is None or self.drift.exceeds
 
 
 def capture_steps(settings: Settings, window_h: float, step: Step) -> Captured:
@@ -48,16 +47,28 @@ def capture(window_h: WindowH = 24.0) -> str:
     settings = from_environment()
     captured = capture_steps(settings, window_h, tracked)
     table_artifact("ranked-operators", ranking_rows(captured.ranked), "Operators by what optimising them could save")
-    if captured.drift is not None and captured.drift.exceeds():
-        moved = captured.drift.operators[0]
-        payload = {
-            "profile": captured.digest,
-            "operator": moved.operator,
-            "psi": moved.psi,
-            "octaves": moved.octaves,
-        }
-        fleet_events.emit(settings, DRIFT_EVENT, payload)
+    if captured.drift is not None:
+        table_artifact("drift", drift_rows(captured.drift), "Traffic beside what was last compiled for")
+        if captured.drift.exceeds:
+            fleet_events.emit_drift(settings, captured.digest, captured.drift)
     return captured.digest
+
+
+def drift_rows(drift: Drift) -> list[dict[str, str]]:
+    """What moved and what did not, as a table, for artifacts and terminals."""
+    return [
+        {
+            "traffic": f"{m.subject} {m.dtype}".rstrip(),
+            "axis": m.axis,
+            "before": number(m.before),
+            "after": number(m.after),
+            "octaves": f"{m.octaves:.2f} of {m.octaves_limit:.2f}",
+            "psi": "" if m.time_share is None else f"{m.psi:.2f} of {m.psi_limit:.2f}",
+            "time": "" if m.time_share is None else f"{m.time_share:.1%}",
+            "moved": f"as {m.usual}" if m.usual else ("yes" if m.moved else "no"),
+        }
+        for m in drift.moves
+    ]
 
 
 def ranking_rows(ranked: tuple[RankedOperator, ...]) -> list[dict[str, str]]:

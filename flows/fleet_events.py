@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from prefect.events import emit_event
 
+from gristmill import records
+from kernels.drift import Drift
 from tasks.fleet_changes import Change, Kind
 from tasks.settings import Settings
 
@@ -36,3 +38,9 @@ def emit_change(settings: Settings, change: Change) -> None:
         resource=resource(settings.fleet, change.model, change.hardware),
         payload={"told": change.told},
     )
+
+
+def emit_drift(settings: Settings, digest: str, drift: Drift) -> None:
+    """That traffic has moved, and what of it: the furthest by itself, and all."""
+    moved = [{**records.encode(move), "told": move.told} for move in drift.moved]
+    emit(settings, DRIFTED, {"profile": digest, "told": moved[0]["told"], "moved": moved})

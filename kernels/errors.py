@@ -21,6 +21,10 @@ class EmptyProfileError(GristmillError):
     """A traffic profile holds no workload, so nothing can be ranked or compiled."""
 
 
+class ProfileVersionError(GristmillError):
+    """A traffic profile was written by a release that knows more than this one."""
+
+
 class SpoolObjectError(GristmillError):
     """A spool object is not what a host writes, or does not belong with the others."""
 

@@ -1,33 +1,28 @@
 """The traffic profile: what one fleet really ran over one window, and what follows from it.
 
-Pure decisions on it: which operators are worth optimising (`rank`), for how long each (`split_budget`), and whether
-traffic has left what the last search compiled for (`drift`).
+Pure decisions on it: which operators are worth optimising (`rank`), and for how long each (`split_budget`). Whether
+traffic has left what the last search compiled for is told by `kernels.drift`.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
+from gristmill import records
+from gristmill.errors import MalformedRecordError
 from gristmill.sequence import NO_STEPS, Edge, StepTimes
 from gristmill.workload import Workload
 from kernels import catalogue, inputs
-from kernels.errors import EmptyProfileError
+from kernels.errors import EmptyProfileError, ProfileVersionError
 from kernels.roofline import Peaks, roofline_ns
+from kernels.sketch import NO_SKETCH, SketchRecord
 
-SCHEMA_VERSION = 2
-"""1 had neither times of steps nor totals of requests; it is read, and these are empty."""
-DRIFT_PSI = 0.25
-"""Population stability index from which a distribution counts as another one; the usual reading, 0.1 is a small
-change.
-"""
-DRIFT_OCTAVES = 1.0
-"""Mean move of an axis that counts as drift: extents doubled or halved."""
-MISSING_SHARE = 1e-4
-"""Share given to a bin that one side never saw, so that its logarithm exists."""
+SCHEMA_VERSION = 3
+"""1 had neither times of steps nor totals of requests, 2 no sketch; both are read, and these are empty."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,9 @@ class TrafficProfile:
     versions: dict[str, str]
     """Engine versions by package; several, joined by commas, while a fleet is being upgraded."""
     workloads: tuple[Workload, ...]
-    """With calls and time; the most time first."""
+    """With calls and time; the most time first. Where there would be too many, one stands for those with nearly as many
+    tokens; see `kernels.joined_workloads`.
+    """
     requests: RequestStatistics
     dropped: int
     """Samples that the hosts could not keep; the others' counts are not scaled up for them."""
@@ -82,6 +79,8 @@ class TrafficProfile:
     """Which operator's output was which operator's input, in the steps that hosts traced; the most calls first."""
     steps: StepTimes = NO_STEPS
     """Of these steps, how long they took, and how much of that the sampled operators."""
+    sketch: SketchRecord = NO_SKETCH
+    """When in the window what was called: what drift is told by."""
 
     @property
     def time_ns(self) -> int:
@@ -101,6 +100,26 @@ class TrafficProfile:
         return tuple(
             w for w in self.workloads if (w.operator, w.dtype) == (operator, dtype) and inputs.is_valid(definition, w)
         )
+
+
+def parse(content: bytes, name: str) -> TrafficProfile:
+    """The profile that was kept under a name, of this version or an older one.
+
+    Raises:
+        ProfileVersionError: it is of a version that is not known here.
+        MalformedRecordError: it is no profile.
+    """
+    try:
+        kept = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRecordError(f"{name}: not JSON ({error})") from None
+    version = kept.get("schema_version") if isinstance(kept, dict) else None
+    if type(version) is int and not 1 <= version <= SCHEMA_VERSION:
+        raise ProfileVersionError(
+            f"traffic profile {name}: version {version}, this release reads 1 to {SCHEMA_VERSION}; give all machines "
+            "that capture and compile the same release of Gristmill, or delete the profile and capture again"
+        )
+    return records.decode(TrafficProfile, kept, name)
 
 
 @dataclass(frozen=True)
@@ -179,90 +198,3 @@ def by_operator(workloads: Iterable[Workload]) -> dict[tuple[str, str], list[Wor
         return workload.operator, workload.dtype
 
     return {name: list(group) for name, group in groupby(sorted(workloads, key=key), key)}
-
-
-@dataclass(frozen=True)
-class OperatorDrift:
-    """How far one operator's traffic moved between two profiles. Both measures are 0 for equal traffic, and
-    symmetric.
-    """
-
-    operator: str
-    dtype: str
-    psi: float
-    """Population stability index of the calls over shapes, extents binned by powers of two."""
-    octaves: float
-    """Mean distance (Wasserstein-1) that the calls moved on the log2 of the axis that moved most; 0 if one side has
-    none.
-    """
-
-
-@dataclass(frozen=True)
-class Drift:
-    """The drift of every operator that either profile holds, largest index first."""
-
-    operators: tuple[OperatorDrift, ...]
-
-    def exceeds(self, psi: float = DRIFT_PSI, octaves: float = DRIFT_OCTAVES) -> bool:
-        """Whether any operator moved so far that what was compiled for the old traffic may no longer fit."""
-        return any(o.psi > psi or o.octaves > octaves for o in self.operators)
-
-
-def drift(old: TrafficProfile, new: TrafficProfile) -> Drift:
-    """Compares the traffic of two windows, operator by operator, by calls."""
-    before, after = by_operator(old.workloads), by_operator(new.workloads)
-    found = [
-        OperatorDrift(
-            operator=key[0],
-            dtype=key[1],
-            psi=_stability_index(_binned(before.get(key, ())), _binned(after.get(key, ()))),
-            octaves=_octaves(before.get(key, ()), after.get(key, ())),
-        )
-        for key in sorted({*before, *after})
-    ]
-    return Drift(tuple(sorted(found, key=lambda o: -o.psi)))
-
-
-def _binned(workloads: Iterable[Workload]) -> Counter[str]:
-    """Calls by shape, every extent rounded down to a power of two. No calls at all is a bin of its own."""
-    bins: Counter[str] = Counter()
-    for w in workloads:
-        bins[" ".join(f"{name}={extent.bit_length()}" for name, extent in sorted(w.axes.items()))] += w.calls
-    return bins if bins.total() else Counter({"no calls": 1})
-
-
-def _stability_index(before: Mapping[str, int], after: Mapping[str, int]) -> float:
-    """`sum((q - p) ln(q / p))` over bins (Siddiqi, Credit Risk Scorecards, 2006)."""
-    total_before, total_after = sum(before.values()), sum(after.values())
-    index = 0.0
-    for name in sorted({*before, *after}):
-        p = max(before.get(name, 0) / total_before, MISSING_SHARE)
-        q = max(after.get(name, 0) / total_after, MISSING_SHARE)
-        index += (q - p) * math.log(q / p)
-    return index
-
-
-def _octaves(before: Sequence[Workload], after: Sequence[Workload]) -> float:
-    names = sorted({name for w in (*before, *after) for name in w.axes})
-    if not sum(w.calls for w in before) or not sum(w.calls for w in after):
-        return 0.0
-    return max((_transport(_log_extents(before, n), _log_extents(after, n)) for n in names), default=0.0)
-
-
-def _log_extents(workloads: Iterable[Workload], axis: str) -> dict[float, float]:
-    """Share of the calls by log2 of one axis."""
-    calls: Counter[float] = Counter()
-    for w in workloads:
-        calls[math.log2(max(1, w.axes.get(axis, 1)))] += w.calls
-    total = calls.total()
-    return {position: count / total for position, count in calls.items()}
-
-
-def _transport(before: Mapping[float, float], after: Mapping[float, float]) -> float:
-    """Wasserstein-1 distance on the line: the area between the two cumulative distributions."""
-    positions = sorted({*before, *after})
-    area = ahead = 0.0
-    for here, there in pairwise(positions):
-        ahead += before.get(here, 0.0) - after.get(here, 0.0)
-        area += abs(ahead) * (there - here)
-    return area

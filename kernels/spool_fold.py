@@ -13,8 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gristmill import records
@@ -22,10 +21,13 @@ from gristmill.errors import MalformedRecordError
 from gristmill.sequence import NO_STEPS, Edge, StepTimes
 from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, SEQUENCE_COLUMNS, STEP_COLUMNS
 from gristmill.workload import TensorLayout, Workload
+from kernels import joined_workloads, sketch
 from kernels.errors import EmptyProfileError, SpoolObjectError
 from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
+from kernels.sketch import ANSWERS, PROMPTS, Observation, Sketch
 
 METADATA_PREFIX = "gristmill."
+LONGEST_REQUEST_NS = 3600 * 10**9
 KINDS = {
     "operators": OPERATOR_COLUMNS,
     "requests": REQUEST_COLUMNS,
@@ -56,6 +58,18 @@ class Pattern(NamedTuple):
     dtype: str
     axes: str
     layouts: str
+
+
+class Known(NamedTuple):
+    """A pattern, and what a sketch counts it as."""
+
+    pattern: Pattern
+    stream: sketch.Stream
+    tokens: int
+
+
+class _FaultError(Exception):
+    """What is wrong with a part of a row, before it is said of which."""
 
 
 class Ends(NamedTuple):
@@ -109,6 +123,7 @@ class Tally:
     """Drafts that were accepted at least so far, by position."""
     dropped_requests: int = 0
     steps: StepTimes = NO_STEPS
+    sketch: Sketch = sketch.EMPTY
 
     def __add__(self, other: Tally) -> Tally:
         """Both tallies' samples; they come from one source."""
@@ -130,11 +145,14 @@ class Tally:
             accepted=self.accepted + other.accepted,
             dropped_requests=self.dropped_requests + other.dropped_requests,
             steps=self.steps + other.steps,
+            sketch=self.sketch + other.sketch,
         )
 
     def profile(self) -> TrafficProfile:
         """The traffic profile of these samples."""
-        workloads = [_workload(pattern, counts) for pattern, counts in self.patterns.items() if counts.calls]
+        workloads = joined_workloads.joined(
+            [_workload(pattern, counts) for pattern, counts in self.patterns.items() if counts.calls]
+        )
         return TrafficProfile(
             **self.source._asdict(),
             window_start_utc=_utc(self.start_ns),
@@ -154,6 +172,7 @@ class Tally:
             dropped=self.dropped,
             edges=tuple(_edge(ends, calls) for ends, calls in sorted(self.edges.items(), key=lambda e: (-e[1], e[0]))),
             steps=self.steps,
+            sketch=self.sketch.record(),
         )
 
 
@@ -174,19 +193,27 @@ def total(tallies: Iterable[tuple[str, Tally]]) -> Tally:
         SpoolObjectError: naming one from another fleet, model or hardware than the first.
         EmptyProfileError: if there is none.
     """
-    found: list[Tally] = []
+    parts: list[tuple[int, Tally]] = []
+    """How many tallies each is the sum of; each at least twice the next, so that none is added to again and again."""
     for name, one in tallies:
-        found.append(one)
-        if one.source != found[0].source:
-            other, expected = ("/".join(t.source) for t in (one, found[0]))
+        if parts and one.source != parts[0][1].source:
+            other, expected = ("/".join(t.source) for t in (one, parts[0][1]))
             raise SpoolObjectError(
                 f"spool object {name}: from {other}, but the others are from {expected}: fold them apart"
             )
-    if not found:
+        size, sum_ = 1, one
+        while parts and parts[-1][0] <= size:
+            earlier, part = parts.pop()
+            size, sum_ = earlier + size, part + sum_
+        parts.append((size, sum_))
+    if not parts:
         raise EmptyProfileError(
             "the spool holds no object: let the fleet serve with sampling on (./mill serve), then capture again"
         )
-    return reduce(add, found)
+    result = parts.pop()[1]
+    while parts:
+        result = parts.pop()[1] + result
+    return result
 
 
 def tally(name: str, content: bytes) -> Tally:
@@ -260,6 +287,7 @@ def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, An
     """Dropped calls are a fact of the flush, not of a row: they stand in one of its rows."""
     patterns: dict[Pattern, Counts] = {}
     dropped: dict[tuple[int, str, int], int] = {}
+    seen: list[Observation] = []
     for number, row in enumerate(rows):
         place = f"row {number}"
         counts = Counts(row["calls"], row["timed_calls"], row["timed_ns"])
@@ -270,11 +298,13 @@ def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, An
                 f"{place}: {counts}, one_in={row['one_in']}, dropped={row['dropped']}; expected 0 <= timed_calls <= "
                 "calls, none negative",
             )
-        pattern = _pattern(name, place, row)
-        patterns[pattern] = patterns.get(pattern, Counts()).plus(_estimated(counts, row["one_in"]))
+        pattern, stream, tokens = _pattern(name, place, row)
+        estimated = _estimated(counts, row["one_in"])
+        patterns[pattern] = patterns.get(pattern, Counts()).plus(estimated)
+        seen.append((stream, tokens, row["window_start_ns"], estimated.calls, estimated.time_ns))
         flush = (row["window_start_ns"], row["host"], row["process"])
         dropped[flush] = max(dropped.get(flush, 0), row["dropped"])
-    return {"patterns": patterns, "dropped": sum(dropped.values())}
+    return {"patterns": patterns, "dropped": sum(dropped.values()), "sketch": sketch.sketched(seen)}
 
 
 def _estimated(counts: Counts, one_in: int) -> Counts:
@@ -282,20 +312,33 @@ def _estimated(counts: Counts, one_in: int) -> Counts:
     return Counts(counts.calls, counts.calls, counts.timed_ns * one_in) if one_in else counts
 
 
-def _pattern(name: str, place: str, row: Mapping[str, Any]) -> Pattern:
-    """The row's call pattern with its JSON in canonical form."""
-    axes = _axes(name, f"{place}, axes", row["axes"])
+def _pattern(name: str, place: str, row: Mapping[str, Any]) -> Known:
     try:
-        layouts = _layouts(row["layouts"])
+        return _known(row["operator"], row["dtype"], row["axes"], row["layouts"])
+    except _FaultError as fault:
+        raise _malformed(name, f"{place}, {fault}") from None
+
+
+@lru_cache(maxsize=1 << 16)
+def _known(operator: str, dtype: str, axes: str, layouts: str) -> Known:
+    """The same patterns come from every host and in every window.
+
+    Raises:
+        _FaultError: axes or layouts are not what they must be.
+    """
+    extents = _extents("axes", axes)
+    try:
+        pattern = Pattern(operator, dtype, _canonical(extents), _canonical(_layouts(layouts)))
     except MalformedRecordError as error:
-        raise _malformed(name, f"{place}, layouts: {error}") from None
-    return Pattern(row["operator"], row["dtype"], axes, _canonical(layouts))
+        raise _FaultError(f"layouts: {error}") from None
+    return Known(pattern, *sketch.stream_of(operator, dtype, extents))
 
 
 def _request_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     tokens: dict[str, Counter[int]] = {"prompt_tokens": Counter(), "generated_tokens": Counter()}
     sums: Counter[str] = Counter()
     accepted: Counter[int] = Counter()
+    seen: list[Observation] = []
     for number, row in enumerate(rows):
         _check_request(name, number, row)
         for column, counter in tokens.items():
@@ -305,7 +348,17 @@ def _request_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any
             sums[column] += row[column] * row["weight"]
         for position, drafts in enumerate(_accepted(name, number, row)):
             accepted[position] += drafts * row["weight"]
-    return {**tokens, **sums, "accepted": +accepted}
+        at_ns = _arrival_ns(row)
+        seen.append((PROMPTS, row["prompt_tokens"], at_ns, row["weight"], 0))
+        seen.append((ANSWERS, row["generated_tokens"], at_ns, row["weight"], 0))
+    return {**tokens, **sums, "accepted": +accepted, "sketch": sketch.sketched(seen)}
+
+
+def _arrival_ns(row: Mapping[str, Any]) -> int:
+    """When the request came, or, where its clock cannot be right, when its window began."""
+    arrival_ns, start_ns = row["arrival_ns"], row["window_start_ns"]
+    within = start_ns - LONGEST_REQUEST_NS <= arrival_ns <= row["window_end_ns"]
+    return int(arrival_ns if within and arrival_ns >= 0 else start_ns)
 
 
 def _check_request(name: str, number: int, row: Mapping[str, Any]) -> None:
@@ -359,10 +412,20 @@ def _step_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _axes(name: str, place: str, text: str) -> str:
     """Extents by axis, in canonical form."""
-    axes = _parse_json(name, place, text)
+    try:
+        return _canonical(_extents(place, text))
+    except _FaultError as fault:
+        raise _malformed(name, str(fault)) from None
+
+
+def _extents(place: str, text: str) -> dict[str, int]:
+    try:
+        axes = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _FaultError(f"{place}: found {text[:80]!r}, expected JSON") from None
     if not isinstance(axes, dict) or not all(type(extent) is int and extent > 0 for extent in axes.values()):
-        raise _malformed(name, f"{place}: found {text[:80]}, expected extents of at least 1 by name")
-    return _canonical(axes)
+        raise _FaultError(f"{place}: found {text[:80]}, expected extents of at least 1 by name")
+    return axes
 
 
 def _parse_json(name: str, place: str, text: str) -> Any:

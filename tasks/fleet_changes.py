@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gristmill import records
 from gristmill.store import ObjectStore, read
-from kernels.profile import TrafficProfile
+from kernels.profile import TrafficProfile, parse
 from tasks import traffic
 from tasks.settings import Settings
 
@@ -111,7 +110,7 @@ def newest_profile(
 ) -> TrafficProfile | None:
     """Of what was captured for a model and hardware of the fleet, or, as `kind` says, compiled for."""
     key = max(store.list(f"{kind}/{settings.fleet}/{model}/{hardware}/"), default=None)
-    return None if key is None else records.parse(TrafficProfile, read(store, key), key)
+    return None if key is None else parse(read(store, key), key)
 
 
 def reason_to_compile(store: ObjectStore, settings: Settings, profile: TrafficProfile) -> str:
@@ -119,7 +118,7 @@ def reason_to_compile(store: ObjectStore, settings: Settings, profile: TrafficPr
     drift = traffic.drift_since_compiled(store, settings, profile)
     if drift is None:
         return "nothing was compiled for this fleet yet"
-    if drift.exceeds():
-        return "traffic has moved"
+    if drift.exceeds:
+        return f"traffic has moved: {drift.moved[0].told}"
     mark = newest_profile(store, settings, settings.model, settings.hardware, traffic.COMPILED)
     return engine_change(mark, profile) if mark is not None else ""

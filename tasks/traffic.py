@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gristmill import records
 from gristmill.store import ObjectStore, read
-from kernels.profile import Drift, TrafficProfile, drift
+from kernels.drift import Drift, drift
+from kernels.profile import TrafficProfile, parse
 from kernels.spool_fold import Tally, tally, total
 from tasks import object_store
 from tasks.errors import NoProfileError
@@ -108,7 +109,7 @@ def _keep(store: ObjectStore, folder: str, profile: TrafficProfile) -> str:
 
 def _latest(store: ObjectStore, folder: str) -> TrafficProfile | None:
     newest = max(store.list(folder), default=None)
-    return None if newest is None else records.parse(TrafficProfile, read(store, newest), newest)
+    return None if newest is None else parse(read(store, newest), newest)
 
 
 def _folder(kind: str, settings: Settings) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections import Counter
 from dataclasses import dataclass
 
 from gristmill import records
 from gristmill.workload import TensorLayout
-from kernels import catalogue, inputs
+from kernels import catalogue, inputs, sketch
 from kernels.errors import EmptyProfileError
 from kernels.imports.request_traces import TracedRequest
 from kernels.profile import TrafficProfile
+from kernels.sketch import ANSWERS, PROMPTS, Observation, Stream
 from kernels.spool_fold import Counts, Pattern, Source, Tally
 
 BLOCK_NS = 10 * 10**9
@@ -60,6 +62,7 @@ class Collector:
         self._prompts: Counter[int] = Counter()
         self._answers: Counter[int] = Counter()
         self._cached_tokens = 0
+        self._seen: list[Observation] = []
         self._covered_ns = 0
         self._uncovered: dict[str, list[int]] = {}
         self.facts: Counter[str] = Counter()
@@ -75,6 +78,7 @@ class Collector:
     def add(self, pattern: Pattern, calls: int, time_ns: int) -> None:
         """Calls of an operator that has a definition, and all their time."""
         self._patterns[pattern] = self._patterns.get(pattern, Counts()).plus(Counts(calls, calls, time_ns))
+        self._seen.append((*_stream(pattern), self._block * BLOCK_NS, calls, time_ns))
         self._covered_ns += time_ns
 
     def add_uncovered(self, operator: str, calls: int, time_ns: int) -> None:
@@ -91,6 +95,8 @@ class Collector:
         self._prompts[request.prompt_tokens] += 1
         self._answers[request.generated_tokens] += 1
         self._cached_tokens += request.cached_tokens
+        self._seen.append((PROMPTS, request.prompt_tokens, arrived_ns, 1, 0))
+        self._seen.append((ANSWERS, request.generated_tokens, arrived_ns, 1, 0))
 
     def _extend(self, start_ns: int, end_ns: int) -> None:
         self._start_ns = min(self._start_ns or start_ns, start_ns)
@@ -135,9 +141,11 @@ class Collector:
             prompt_tokens=self._prompts,
             generated_tokens=self._answers,
             cached_tokens=self._cached_tokens,
+            sketch=sketch.sketched(self._seen),
         )
         self._tally = tally if self._tally is None else self._tally + tally
         self._patterns, self._prompts, self._answers, self._cached_tokens = {}, Counter(), Counter(), 0
+        self._seen = []
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -149,6 +157,11 @@ def dense_pattern(operator: str, dtype: str, axes: tuple[tuple[str, int], ...]) 
     """
     workload = inputs.workload(catalogue.operator(operator), dtype, **dict(axes))
     return pattern_of(operator, dtype, workload.axes, workload.inputs)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _stream(pattern: Pattern) -> tuple[Stream, int]:
+    return sketch.stream_of(pattern.operator, pattern.dtype, json.loads(pattern.axes))
 
 
 def pattern_of(operator: str, dtype: str, axes: dict[str, int], layouts: tuple[TensorLayout, ...]) -> Pattern:

@@ -79,7 +79,9 @@ def test_reasons_to_compile(fleet: Fleet) -> None:
     traffic.mark_compiled(fleet.store, fleet.settings, ran())
     assert reason_to_compile(fleet.store, fleet.settings, ran()) == ""
     moved = replace(profile(rms_norm(4096), end="2026-12-01T05:00:00+00:00"), versions=ran().versions)
-    assert reason_to_compile(fleet.store, fleet.settings, moved) == "traffic has moved"
+    assert reason_to_compile(fleet.store, fleet.settings, moved) == (
+        "traffic has moved: rms_norm float32: tokens from 1 to 4096, 100% of the time"
+    )
 
 
 def test_our_own_version_is_no_engine() -> None:

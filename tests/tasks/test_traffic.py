@@ -121,8 +121,8 @@ def test_drift_is_against_what_was_compiled_for_last(store, chosen) -> None:
     traffic.mark_compiled(store, chosen, small)
     traffic.mark_compiled(store, chosen, small)
     unmoved = traffic.drift_since_compiled(store, chosen, small)
-    assert unmoved is not None and not unmoved.exceeds()
+    assert unmoved is not None and not unmoved.exceeds
     moved = traffic.drift_since_compiled(store, chosen, large)
-    assert moved is not None and moved.exceeds()
+    assert moved is not None and moved.exceeds
     traffic.mark_compiled(store, chosen, large)
-    assert not traffic.drift_since_compiled(store, chosen, large).exceeds()
+    assert not traffic.drift_since_compiled(store, chosen, large).exceeds
