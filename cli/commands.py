@@ -25,6 +25,7 @@ COMMANDS = (
     Command("capture", "fold a fleet's spool into a traffic profile", "cli.capture"),
     Command("import", "make a traffic profile from traces, for fleets without the plugin", "cli.import_traces"),
     Command("rank", "rank a profile's operators by what optimising them could save", "cli.rank"),
+    Command("drift", "tell what of the traffic has moved since it was compiled for, or between profiles", "cli.drift"),
     Command("compile", "search for faster kernels for a profile, within a budget in seconds", "cli.compile"),
     Command("judge", "judge one candidate file and print its verdict", "cli.judge"),
     Command("promote", "re-judge the winners, sign them and publish them to a channel", "cli.promote"),

@@ -43,3 +43,7 @@ class ModelFileError(GristmillError):
 
 class WorkerArgumentsError(GristmillError):
     """`./mill worker` does not know which server to join."""
+
+
+class DriftArgumentsError(GristmillError):
+    """Arguments of `./mill drift` that name no pair."""

@@ -6,12 +6,15 @@ was run for a profile is an object as well: the next capture compares with the n
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
 
 from gristmill import records
 from gristmill.store import ObjectStore, read
-from kernels.drift import Drift, drift
+from kernels.drift import Drift, Season, drift
 from kernels.profile import TrafficProfile, parse
 from kernels.spool_fold import Tally, tally, total
 from tasks import object_store
@@ -22,6 +25,8 @@ MAX_SPOOL_FILE_BYTES = 64 << 20
 NS_PER_HOUR = 3600 * 10**9
 PROFILES = "profiles"
 COMPILED = "compiled"
+SEASONS = (timedelta(days=1), timedelta(days=7))
+SEASON_TOLERANCE = timedelta(minutes=30)
 PART_FILES = 64
 """Spool objects that are folded as one where folding is spread over a cluster: seconds of work."""
 Part = tuple[str, ...]
@@ -83,9 +88,58 @@ def mark_compiled(store: ObjectStore, settings: Settings, profile: TrafficProfil
 
 
 def drift_since_compiled(store: ObjectStore, settings: Settings, profile: TrafficProfile) -> Drift | None:
-    """How far traffic has moved since the last search; None if there was no search yet."""
+    """How far traffic has moved since the last search; None if there was no search yet. What this hour's traffic was a
+    day or a week earlier already, before that search, is usual.
+    """
     compiled = _latest(store, _folder(COMPILED, settings))
-    return None if compiled is None else drift(compiled, profile)
+    return None if compiled is None else drift(compiled, profile, seasons(store, settings, compiled, profile))
+
+
+def seasons(
+    store: ObjectStore, settings: Settings, compiled: TrafficProfile, profile: TrafficProfile
+) -> tuple[Season, ...]:
+    """The windows at the same hour of the last day, and the last week, that ended when nothing was compiled for yet but
+    `compiled`. Later ones excuse nothing: what moved since then would excuse itself a day later.
+    """
+    now, mark = _moment(profile.window_end_utc), _moment(compiled.window_end_utc)
+    ends = {key: _moment(key.rsplit("/", 1)[-1].rpartition("-")[0]) for key in store.list(_folder(PROFILES, settings))}
+    found = []
+    for period in SEASONS:
+        target = now - period * max(1, math.ceil((now - mark) / period))
+        near = [key for key, end in ends.items() if abs(end - target) <= SEASON_TOLERANCE]
+        if not near:
+            continue
+        key = min(near, key=lambda key: (abs(ends[key] - target), key))
+        known = parse(read(store, key), key)
+        if _length(known) >= 0.75 * _length(profile) and known != compiled:
+            found.append(Season(f"on {ends[key]:%Y-%m-%d %H:%M}", known))
+    return tuple(found)
+
+
+def find_profile(store: ObjectStore, settings: Settings, named: str) -> TrafficProfile:
+    """A profile from a file, or one that was kept, by the first digits of its digest.
+
+    Raises:
+        NoProfileError: there is none of that name, or several.
+    """
+    if Path(named).is_file():
+        return parse(Path(named).read_bytes(), named)
+    keys = [key for key in store.list(_folder(PROFILES, settings)) if key.rpartition("-")[2].startswith(named)]
+    if len(keys) != 1:
+        found = f"{len(keys)} begin so of those" if keys else "no file, and no digest of one"
+        raise NoProfileError(
+            f"traffic profile {named!r}: {found} that was kept for fleet {settings.fleet!r}, model "
+            f"{settings.model!r}; name a file of ./mill import --out, or digits as ./mill capture shows them"
+        )
+    return parse(read(store, keys[0]), keys[0])
+
+
+def _moment(stamp: str) -> datetime:
+    return datetime.fromisoformat(stamp)
+
+
+def _length(profile: TrafficProfile) -> float:
+    return (_moment(profile.window_end_utc) - _moment(profile.window_start_utc)).total_seconds()
 
 
 def _spool_keys(store: ObjectStore, settings: Settings, since_ns: int) -> Part:

@@ -15,7 +15,8 @@ from gristmill.dispatch import Dispatcher
 from gristmill.errors import MalformedRecordError
 from gristmill.sampler import Sampler
 from gristmill.spool import Identity, Spool
-from kernels.errors import EmptyProfileError, SpoolObjectError
+from kernels.errors import EmptyProfileError, ProfileVersionError, SpoolObjectError
+from kernels.profile import TrafficProfile
 from tasks import traffic
 from tasks.errors import NoProfileError
 from tasks.settings import Settings
@@ -126,3 +127,47 @@ def test_drift_is_against_what_was_compiled_for_last(store, chosen) -> None:
     assert moved is not None and moved.exceeds
     traffic.mark_compiled(store, chosen, large)
     assert not traffic.drift_since_compiled(store, chosen, large).exceeds
+
+
+def at(hour: float, tokens: int, day: int = 1) -> TrafficProfile:
+    end = datetime(2026, 12, day, tzinfo=UTC) + timedelta(hours=hour)
+    made = profile(rms_norm(tokens), end=end.isoformat())
+    return replace(made, window_start_utc=(end - timedelta(hours=1)).isoformat())
+
+
+def test_traffic_that_this_hour_had_before_the_last_search_has_not_drifted(store, chosen) -> None:
+    night, noon = at(3, 1), at(12, 64)
+    for one in (night, noon):
+        traffic.keep_profile(store, chosen, one)
+    traffic.mark_compiled(store, chosen, noon)
+    for day in (2, 3, 6):
+        again = traffic.drift_since_compiled(store, chosen, at(3.2, 1, day))
+        assert not again.exceeds and again.moves[0].usual == "on 2026-12-01 03:00"
+    assert traffic.drift_since_compiled(store, chosen, at(5, 1, 2)).exceeds, "nobody knows what five o'clock is like"
+    assert traffic.drift_since_compiled(store, chosen, at(3, 4096, 2)).exceeds, "it never was so"
+
+
+def test_traffic_that_moved_since_the_last_search_does_not_excuse_itself_the_day_after(store, chosen) -> None:
+    for one in (at(3, 64), at(12, 64)):
+        traffic.keep_profile(store, chosen, one)
+    traffic.mark_compiled(store, chosen, at(12, 64))
+    for day in (2, 3, 9):
+        moved = at(3, 1, day)
+        assert traffic.drift_since_compiled(store, chosen, moved).exceeds
+        traffic.keep_profile(store, chosen, moved)
+
+
+def test_a_week_has_a_season_too(store, chosen) -> None:
+    sunday, friday, saturday = at(12, 1, 6), at(12, 64, 11), at(12, 64, 12)
+    for one in (sunday, friday, saturday):
+        traffic.keep_profile(store, chosen, one)
+    traffic.mark_compiled(store, chosen, saturday)
+    again = traffic.drift_since_compiled(store, chosen, at(12, 1, 13))
+    assert not again.exceeds and again.moves[0].usual == "on 2026-12-06 12:00"
+
+
+def test_a_profile_of_a_newer_release_is_refused(store, chosen) -> None:
+    newer = replace(profile(rms_norm(1)), schema_version=99)
+    traffic.keep_profile(store, chosen, newer)
+    with pytest.raises(ProfileVersionError, match="version 99"):
+        traffic.latest_profile(store, chosen)
