@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gristmill import records
 from gristmill.store import ObjectStore, read
-from kernels.drift import Drift, Season, drift
 from kernels.profile import TrafficProfile, parse
 from kernels.spool_fold import Tally, tally, total
 from tasks import object_store
 from tasks.errors import NoProfileError
 from tasks.settings import Settings
+
+if TYPE_CHECKING:
+    from kernels.drift import Drift, Season
 
 MAX_SPOOL_FILE_BYTES = 64 << 20
 NS_PER_HOUR = 3600 * 10**9
@@ -92,6 +95,8 @@ def drift_since_compiled(store: ObjectStore, settings: Settings, profile: Traffi
     day or a week earlier already, before that search, is usual.
     """
     compiled = _latest(store, _folder(COMPILED, settings))
+    from kernels.drift import drift  # numpy: who only reads profiles does without
+
     return None if compiled is None else drift(compiled, profile, seasons(store, settings, compiled, profile))
 
 
@@ -103,6 +108,8 @@ def seasons(
     """
     now, mark = _moment(profile.window_end_utc), _moment(compiled.window_end_utc)
     ends = {key: _moment(key.rsplit("/", 1)[-1].rpartition("-")[0]) for key in store.list(_folder(PROFILES, settings))}
+    from kernels.drift import Season
+
     found = []
     for period in SEASONS:
         target = now - period * max(1, math.ceil((now - mark) / period))
