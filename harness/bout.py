@@ -30,6 +30,14 @@ from kernels.verdict import FailingCase, Status, Verdict, WorkloadTiming
 FAR = Sets(most=2)
 """Each takes gigabytes of address space."""
 GUARDED = Sets(most=GUARDED_SETS)
+SLID = Sets(most=2, slid=True)
+SLID_ELEMENTS = 1 << 24
+"""Of a workload's inputs, to be checked slid: larger ones differ from smaller ones in nothing that it would show, and
+their buffers would drive out those of the others."""
+ASSUMED = (
+    "where tensors begin at multiples of 64 bytes it was right: "
+    "does it assume more of an address than that it is aligned to an element?"
+)
 
 
 class Bout:
@@ -66,6 +74,7 @@ class Bout:
             Finding: it was not right, or did not live to the end.
         """
         self._check(candidate, checked, workloads, random)
+        self._check_slid(candidate, workloads, random)
         timings: list[WorkloadTiming] = []
         setup_ns: dict[str, int] = {}
         disguised = int(random.integers(len(workloads)))
@@ -119,6 +128,25 @@ class Bout:
             self._run_ns += trial.run_ns
         if first is not None:
             raise Finding(first.status, first.reason, first.mismatches, tuple(failing[: feedback.FAILING_CASES]))
+
+    def _check_slid(self, candidate: Candidate, timed: Sequence[Workload], random: np.random.Generator) -> None:
+        """Correctness of what is right where an allocator puts it, on tensors that begin at any element: engines hand
+        over views.
+
+        Raises:
+            Finding: something was wrong.
+        """
+        ordered = [workload for workload in sorted(timed, key=elements) if not is_far(workload)]
+        for workload in [w for w in ordered if elements(w) <= SLID_ELEMENTS] or ordered[:1]:
+            trial = self._trial(workload, SLID, candidate, random)
+            try:
+                trial.check(trial.definition.regimes[:1])
+            except Finding as finding:
+                if finding.status in (Status.CRASHED, Status.INCORRECT):
+                    finding.reason = f"{workload.label}, slid by one element: {finding.reason}; {ASSUMED}"
+                raise
+            self._run_ns += trial.run_ns
+            self._hurry("checked")
 
     def _trial(self, workload: Workload, sets: Sets, candidate: Candidate, random: np.random.Generator) -> Trial:
         stock = self._stock_of(workload, sets)

@@ -25,6 +25,7 @@ from kernels.verdict import ObjectReport
 
 BASE_FLAGS = (
     *("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden"),
+    "-fno-gnu-unique",  # static data of templates and inline variables is an object's own, not the process's
     "-Wl,-z,defs",  # what nobody defines is an error of the build
 )
 ALLOWED_FLAGS = frozenset(

@@ -1,6 +1,8 @@
 """Where the tensors of one workload's sets lie in the shared files, and how a runner is told.
 
-Each tensor of each set has pages of its own and ends where they end; a page may follow that a runner may not touch.
+Each tensor of each set has pages of its own and ends where they end; a page may follow that a runner may not touch. It
+begins at a multiple of 64 bytes, as memory of an allocator does, or in `slid` sets one element behind one, as a view
+does.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class Sets(NamedTuple):
     least: int = 2
     """That there are even if they rotate over more memory than they need, up to `ROTATED_BYTES`. Batches are as long as
     there are sets, and what it takes to hand over a short one hides part of a small gain."""
+    slid: bool = False
+    """Whether every tensor begins one element behind a multiple of `ALIGNMENT`."""
 
 
 ORDINARY = Sets()
@@ -81,6 +85,7 @@ class Layout:
     sets: int
     scalars: tuple[float, ...]
     weights: tuple[bool, ...]
+    slid: bool = False
 
     @property
     def input_bytes(self) -> int:
@@ -130,17 +135,18 @@ def lay_out(definition: Definition, workload: Workload, bounds: Sets = ORDINARY)
     """
     outputs = tuple(dense(tuple(workload.axes[a] for a in spec.dims), workload.dtype) for spec in definition.outputs)
     weights = tuple(spec.role is Role.WEIGHT for spec in definition.inputs)
-    per_set = sum(_pitch(layout) - PAGE for layout in (*workload.inputs, *outputs))
+    per_set = sum(_pitch(layout, bounds.slid) - PAGE for layout in (*workload.inputs, *outputs))
     rotated = ROTATED_BYTES if _bytes_of(workload, weights, True) > LARGE_WEIGHT_BYTES else SMALL_ROTATED_BYTES
     wanted = max(rotated // per_set, min(bounds.least, ROTATED_BYTES // per_set))
     sets = max(2, min(bounds.most, wanted))
     layout = Layout(
         workload=workload,
-        inputs=_place(workload.inputs, sets),
-        outputs=_place(outputs, sets),
+        inputs=_place(workload.inputs, sets, bounds.slid),
+        outputs=_place(outputs, sets, bounds.slid),
         sets=sets,
         scalars=tuple(scalar.default for scalar in definition.scalars),
         weights=weights,
+        slid=bounds.slid,
     )
     if max(layout.input_bytes, layout.output_bytes) > SPARSE_OFFSET:
         raise HostFaultError(
@@ -153,22 +159,23 @@ def _bytes_of(workload: Workload, weights: Sequence[bool], of_weights: bool) -> 
     return sum(_size(layout) for layout, weight in zip(workload.inputs, weights, strict=True) if weight is of_weights)
 
 
-def _size(layout: TensorLayout) -> int:
-    """Bytes from the first element to the last, in whole alignment units."""
-    return -(-span(layout) * ITEM_BYTES[layout.dtype] // ALIGNMENT) * ALIGNMENT
+def _size(layout: TensorLayout, slid: bool = False) -> int:
+    """Bytes from the first element to the last, and one element before them if slid, in whole alignment units."""
+    return -(-(span(layout) + slid) * ITEM_BYTES[layout.dtype] // ALIGNMENT) * ALIGNMENT
 
 
-def _pitch(layout: TensorLayout) -> int:
-    return (-(-_size(layout) // PAGE) + 1) * PAGE
+def _pitch(layout: TensorLayout, slid: bool) -> int:
+    return (-(-_size(layout, slid) // PAGE) + 1) * PAGE
 
 
-def _place(layouts: Sequence[TensorLayout], sets: int) -> tuple[Place, ...]:
+def _place(layouts: Sequence[TensorLayout], sets: int, slid: bool) -> tuple[Place, ...]:
     """One after the other; each tensor ends where its guard page begins."""
     places = []
     base = 0
     for layout in layouts:
-        pitch = _pitch(layout)
-        places.append(Place(layout, base, base + pitch - PAGE - _size(layout), pitch))
+        pitch = _pitch(layout, slid)
+        start = base + pitch - PAGE - _size(layout, slid) + slid * ITEM_BYTES[layout.dtype]
+        places.append(Place(layout, base, start, pitch))
         base += sets * pitch
     return tuple(places)
 

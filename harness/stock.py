@@ -52,7 +52,9 @@ class Stock:
         definition: Definition,
         seed: int,
         bank: WeightBank,
+        draws: dict[str, Draws],
     ) -> None:
+        """`draws` are those made of the workload before, by regime: more are added to them."""
         self.layout = layout
         self.definition = definition
         self.inputs = InputArena(native, file, layout, offset)
@@ -61,7 +63,7 @@ class Stock:
         self._native = native
         self._seed = seed
         self._bank = bank
-        self._draws: dict[str, Draws] = {}
+        self._draws = draws
         self._cells: dict[tuple[str, int], InputTensor] = {}
         self._groups: dict[tuple[str, ...], ctypes.Array[InputTensor]] = {}
         self._answers: dict[tuple[str | float, ...], ctypes.Array[AnswerTensor] | None] = {}
@@ -78,11 +80,6 @@ class Stock:
     def link_ns(self) -> float:
         """What following the chain adds to a timed call at least."""
         return self.inputs.link_ns()
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the base draws."""
-        return sum(draws.size_bytes for draws in self._draws.values())
 
     def draws(self, regime: str) -> Draws:
         """The base draws of a regime, made when they are first needed."""
@@ -181,10 +178,13 @@ class Stocks:
         self._native = native
         self._file = file
         self._kept: OrderedDict[tuple[str, Sets], Stock] = OrderedDict()
+        self._draws: dict[str, dict[str, Draws]] = {}
+        """By workload and regime: all stocks of one workload have the same."""
         self._end = 0
 
     def clear(self) -> None:
         self._kept.clear()
+        self._draws.clear()
         self._end = 0
 
     def stock(
@@ -206,11 +206,12 @@ class Stocks:
         key = (workload.digest, sets)
         if key not in self._kept:
             layout = lay_out(definition, workload, sets)
-            drawn = sum(stock.size_bytes for stock in self._kept.values())
+            drawn = sum(draws.size_bytes for of_one in self._draws.values() for draws in of_one.values())
             if not layout.sparse and (self._end + layout.input_bytes > KEPT_INPUT_BYTES or drawn > KEPT_DRAWS_BYTES):
                 self.clear()
             offset = SPARSE_OFFSET if layout.sparse else self._end
-            stock = Stock(self._native, self._file, layout, offset, definition, seed, bank)
+            draws = self._draws.setdefault(workload.digest, {})
+            stock = Stock(self._native, self._file, layout, offset, definition, seed, bank, draws)
             if not layout.sparse:
                 self._end += layout.input_bytes
                 if self._end > SPARSE_OFFSET:

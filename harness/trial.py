@@ -215,7 +215,7 @@ class Trial:
     def _compare_regime(
         self, draws: Draws, numbers: Numbers, cases: NDArray[np.int64], before: Sequence[Tensor]
     ) -> Finding | None:
-        thorough = draws.regime == self.definition.regimes[0]
+        thorough = draws.regime == self.definition.regimes[0] and not self.stock.layout.slid
         elements = CHECKED_ELEMENTS if thorough else int(self.policy.verified_work)
         part = Part(self.definition)
         if draws.answers is None:

@@ -3,6 +3,8 @@
  * Destination passing: the caller owns every buffer, the kernel fills the outputs. A kernel keeps no state between
  * calls, touches no memory but what the call names, has joined its threads when it returns, and may be
  * called from several threads at once. Inputs are read-only. Outputs do not overlap inputs or one another.
+ * Inputs and outputs are aligned to their element's size and no more: engines hand over views, which begin anywhere. What
+ * needs more (aligned loads and stores, those past the cache) looks at the address first.
  *
  * A kernel that wants its weights in another order declares a setup phase: it exports gm_packed_bytes and gm_setup. The caller
  * allocates that many bytes (aligned to 64), calls gm_setup once for each set of weights, and again whenever they change.

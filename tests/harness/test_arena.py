@@ -50,10 +50,10 @@ def follow(outputs, seed, pool, calls, *, linked):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 70), st.integers(1, 700), st.sampled_from(["float32", "bfloat16"]))
-def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype):
+@given(st.integers(1, 70), st.integers(1, 700), st.sampled_from(["float32", "bfloat16"]), st.booleans())
+def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype, slid):
     definition, made = rms_norm(tokens, hidden, dtype)
-    layout = lay_out(definition, made, bounds=Sets(most=5))
+    layout = lay_out(definition, made, bounds=Sets(most=5, slid=slid))
     for places in (layout.inputs, layout.outputs):
         taken: list[tuple[int, int]] = []
         for place in places:
@@ -62,7 +62,7 @@ def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype):
                 guard = place.base + number * place.pitch + place.room
                 start = place.start + number * place.pitch
                 end = start + elements * ITEM_BYTES[dtype]
-                assert start % layout_module.ALIGNMENT == 0 and guard % PAGE == 0
+                assert start % layout_module.ALIGNMENT == slid * ITEM_BYTES[dtype] and guard % PAGE == 0
                 assert 0 <= guard - end < layout_module.ALIGNMENT
                 taken += [(start, end), (guard, guard + PAGE)]
         taken.sort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 
 import pytest
@@ -33,6 +34,20 @@ def test_the_key_is_what_is_built_and_with_what(builder, cpp):
     changed = [cpp("rms_norm", EMPTY + "\n"), cpp("rms_norm", EMPTY, flags=("-O2",))]
     changed.append(replace(base, files={**base.files, "other.h": ""}))
     assert len({builder.key(candidate) for candidate in (base, *changed)}) == 4
+
+
+COUNTING = """#include "gristmill_kernel.h"
+struct __attribute__((visibility("default"))) Calls { inline static int32_t count = 0; };
+template <class T> __attribute__((visibility("default"))) int32_t &total() { static int32_t made = 0; return made; }
+GM_EXPORT int32_t gm_run(const gm_call *) { return 100 * ++Calls::count + ++total<int>(); }
+"""
+
+
+def test_generations_of_one_source_share_no_state(builder, cpp):
+    """A host maps the next generation beside the last; symbols that a process has once would bind it to the old one."""
+    built = [builder.build(cpp("rms_norm", f"{COUNTING}// {text}\n", flags=(text,))) for text in ("-O2", "-O3")]
+    first, second = (ctypes.CDLL(str(build.path)) for build in built)
+    assert [first.gm_run(None), first.gm_run(None), second.gm_run(None), first.gm_run(None)] == [101, 202, 101, 303]
 
 
 def test_another_compiler_is_another_key(builder, cpp, tmp_path):

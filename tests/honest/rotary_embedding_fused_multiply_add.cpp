@@ -1,4 +1,4 @@
-// trick: fused multiply-adds, halves side by side, restrict and assumed alignment of the outputs
+// trick: fused multiply-adds, halves side by side, restrict
 // family: style
 // operator: rotary_embedding
 // axes: tokens=6 query_heads=16 key_heads=4 head_dim=64
@@ -15,7 +15,7 @@ static void rotate(const gm_tensor &x, const gm_tensor &cosine, const gm_tensor 
     const float *__restrict s = (const float *)sine.data + t * dim;
     for (int64_t h = 0; h < heads; h++) {
       const float *__restrict in = (const float *)x.data + (t * heads + h) * dim;
-      float *__restrict out = (float *)__builtin_assume_aligned((float *)to.data + (t * heads + h) * dim, 64);
+      float *__restrict out = (float *)to.data + (t * heads + h) * dim;
       for (int64_t i = 0; i < half; i++) {
         const float low = in[i], high = in[i + half];
         out[i] = __builtin_fmaf(low, c[i], -(high * s[i]));
