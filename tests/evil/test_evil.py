@@ -29,9 +29,10 @@ POLICY = JudgePolicy(
     stop=StopRule(min_pairs=3, max_pairs=3, budget_s=5.0, tolerance=0.5, margin=0.5),
     min_gain=0.05,
     batch_ns=3e5,
-    deadline_s=1.5,
+    deadline_s=20.0,
     regimes_per_workload=1,
 )
+"""With time for a slow machine: a program that never ends names a shorter deadline."""
 BUILD_CPU_S = 3
 """Bombs for the compiler need not run for a minute to show that their end is bounded."""
 BUILT_AHEAD = 6
@@ -119,7 +120,7 @@ def test_programs_are_distinct_and_lie_with_their_family():
     assert len(set(tricks)) == len(tricks)
     for program in PROGRAMS:
         assert program.path.parent.name == program.family, program.name
-        assert 1 <= len(program.statuses) <= 2, program.name
+        assert 1 <= len(program.statuses) <= 3, program.name  # a race of threads may end in each of three
 
 
 def _open_files() -> set[str]:

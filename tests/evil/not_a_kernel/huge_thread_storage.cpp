@@ -2,7 +2,6 @@
 // family: not_a_kernel
 // operator: rms_norm
 // status: incorrect crashed
-// deadline: 10
 
 #include "gristmill_kernel.h"
 

@@ -2,7 +2,6 @@
 // family: tampering
 // operator: rms_norm
 // status: incorrect
-// deadline: 1
 
 #include <sys/mman.h>
 

@@ -2,7 +2,6 @@
 # family: tampering
 # operator: rms_norm
 # status: crashed incorrect
-# deadline: 3
 
 import sys
 

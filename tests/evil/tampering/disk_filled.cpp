@@ -2,7 +2,6 @@
 // family: tampering
 // operator: rms_norm
 // status: incorrect
-// deadline: 2
 
 #include <fcntl.h>
 #include <initializer_list>

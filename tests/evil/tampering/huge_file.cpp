@@ -2,7 +2,6 @@
 // family: tampering
 // operator: rms_norm
 // status: crashed
-// deadline: 1
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
 // operator: rms_norm
 // status: incorrect
 // axes: tokens=6 hidden=512
-// deadline: 2
 
 #include <string.h>
 #include <unistd.h>

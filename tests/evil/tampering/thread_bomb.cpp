@@ -2,7 +2,6 @@
 // family: tampering
 // operator: rms_norm
 // status: crashed
-// deadline: 1
 
 #include <pthread.h>
 #include <stdlib.h>

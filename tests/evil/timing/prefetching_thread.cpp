@@ -1,7 +1,7 @@
 // trick: a spinning thread fills every known output that is poisoned, between the calls
 // family: timing
 // operator: rms_norm
-// status: cheated incorrect
+// status: cheated incorrect crashed
 
 #include <atomic>
 #include <pthread.h>
