@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-FENCE = re.compile(r"^(?P<indent>[ \t]*)(?:>[ \t]?)?(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)$")
+FENCE = re.compile(r"^(?P<indent>[ \t]*)(?:>[ \t]?)?(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^`\n]*+)$")
 THINKING = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL)
 CLOSED_THINKING = re.compile(r"\A.*?</(?:think|thinking|reasoning)>", re.DOTALL)
 """Some servers strip the opening tag."""
@@ -26,8 +26,8 @@ FIRST_LINE_NAME = re.compile(
 )
 WRAPPERS = frozenset(("markdown", "md"))
 MAX_BLOCKS = 64
-LOOKED_AT = 300
-"""Characters of a line that are searched for a name."""
+LOOKED_AT = 120
+"""Characters of a line that are searched for a name: the search takes their cube in the worst case."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _closing(lines: list[str], start: int, fence: str) -> int | None:
 def _block(opened: re.Match[str], body: list[str], before: str, end: int | None) -> Block:
     indent = opened["indent"]
     text = "".join(f"{line.removeprefix(indent)}\n" for line in body)
-    found = NAME_IN_INFO.search(opened["info"][:LOOKED_AT]) or FIRST_LINE_NAME.match(body[0] if body else "")
+    found = NAME_IN_INFO.search(opened["info"][:LOOKED_AT]) or FIRST_LINE_NAME.match(_short(body[0]) if body else "")
     found = found or NAME_LINE.match(before)
     return Block(_language(opened["info"]), found["name"] if found else "", text, closed=end is not None)
 
@@ -103,5 +103,10 @@ def _line_before(lines: list[str], at: int) -> str:
     """The last line with text before a fence, at most one blank line away."""
     for number in (at, at - 1):
         if number >= 0 and lines[number].strip():
-            return lines[number] if len(lines[number]) <= LOOKED_AT else ""
+            return _short(lines[number])
     return ""
+
+
+def _short(line: str) -> str:
+    """The line, or nothing of one that is too long to be a name."""
+    return line if len(line) <= LOOKED_AT else ""

@@ -149,7 +149,7 @@ class LlmAgent:
         def verdict_text(verdict: Verdict) -> str:
             return prompt.verdict_text(verdict, self.redact)
 
-        return one_shot.work(conversation, read, self._proposals, build, verdict_text, self.way.repairs)
+        return one_shot.work(conversation, read, self._proposals, build, verdict_text, self.redact, self.way.repairs)
 
     def _record(self, brief: Brief, origin: Origin, conversation: Conversation, ending: Ending) -> None:
         self.log.record(

@@ -9,6 +9,7 @@ from agents.chat import Answer
 from agents.conversation import Conversation, Ending
 from agents.episode import Outcome
 from agents.proposals import Proposals
+from agents.quotation import fenced
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 
@@ -22,6 +23,7 @@ def work(
     proposals: Proposals,
     build: Build | None,
     verdict_text: Callable[[Verdict], str],
+    redact: Callable[[str], str],
     repairs: int = 1,
 ) -> Ending:
     """Asks once, and again for at most `repairs` times.
@@ -45,9 +47,9 @@ def work(
         outcome, feedback = reading.outcome, list(reading.feedback)
         if reading.candidates:
             outcome = Outcome.KNOWN
-            known = proposals.what_is_known(reading.candidates[0])
-            feedback = [f"this very program was proposed before ({known}): write another"]
+            known = fenced("verdict", redact(proposals.what_is_known(reading.candidates[0])))
+            feedback = [f"this very program was proposed before: write another\n{known}"]
         if outcome is Outcome.REFUSED or not left:
-            return Ending(outcome, feedback[0] if feedback else "")
+            return Ending(outcome, feedback[0].partition("\n")[0] if feedback else "")
         conversation.tell("\n".join(["There is no candidate in this answer:", *(f"* {line}" for line in feedback)]))
     raise AssertionError("the last turn returns")

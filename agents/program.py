@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents import tunable_source
+from agents import comments, tunable_source
 from agents.assignment import MAIN_FILES, Assignment
 from agents.errors import PatternError, ProgramError
 from agents.quotation import printable
@@ -29,15 +29,14 @@ HEADER_FILE = "gristmill_kernel.h"
 FILE_NAME = re.compile(r"[\w+-][\w.+-]{0,63}(?:/[\w+-][\w.+-]{0,63}){0,3}")
 UNWANTED = re.compile("[\0-\x08\x0b\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that make a text read otherwise than it compiles, and halves of characters."""
-CODE_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?([^"\n]+)"', re.MULTILINE)
 FOREIGN = {
     "CUDA": re.compile(r"__global__|<<<\s*\w+\s*,|#include\s*<cuda|cudaStream_t"),
     "HIP": re.compile(r"#include\s*<hip/|hipLaunchKernel"),
-    "Triton": re.compile(r"^\s*(?:import triton|from triton\b)|@triton\.jit", re.MULTILINE),
-    "Rust": re.compile(r"#\[no_mangle\]|^\s*(?:pub )?(?:unsafe )?(?:extern \"C\" )?fn \w+", re.MULTILINE),
+    "Triton": re.compile(r"^[ \t]*+(?:import triton|from triton\b)|@triton\.jit", re.MULTILINE),
+    "Rust": re.compile(r"#\[no_mangle\]|^[ \t]*+(?:pub )?(?:unsafe )?(?:extern \"C\" )?fn \w+", re.MULTILINE),
 }
-FUNCTION = re.compile(r"^[\w:<>*&\s\"]*?\b([A-Za-z_]\w*)\s*\([^;{}()]*\)[\w\s]*\{", re.MULTILINE)
+FUNCTION = re.compile(r"\b([A-Za-z_]\w*+)\s*+\([^;{}()]*+\)[\w\s]*+\{")
 NOT_FUNCTIONS = frozenset(("if", "for", "while", "switch", "catch", "return", "sizeof"))
 
 _RANGE = {
@@ -204,7 +203,7 @@ def _wanted(language: Language) -> str:
 
 def _check_cpp(files: Mapping[str, str], header: Mapping[str, Any]) -> bool:
     """Returns whether there is a setup phase."""
-    code = "\n".join(CODE_COMMENTS.sub(" ", text) for name, text in files.items() if name != HEADER_FILE)
+    code = "\n".join(comments.without(text, Language.CPP) for name, text in files.items() if name != HEADER_FILE)
     if not defines_entry(code, Language.CPP):
         raise ProgramError(
             f"wrong entry point: no function gm_run, found {_functions(code)}; expected "

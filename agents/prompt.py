@@ -204,7 +204,8 @@ def _parent(number: int, parent: Parent, redact: Redact) -> str:
             candidate.files.items(), key=lambda item: (item[0] not in MAIN_FILES.values(), item[0])
         )
     ]
-    return "\n".join([f"Parent {number} ({redact('; '.join(about))})", *files, verdict_text(parent.verdict, redact)])
+    told = fenced("origin", redact("; ".join(about)))
+    return "\n".join([f"Parent {number}", told, *files, verdict_text(parent.verdict, redact)])
 
 
 def _evidence(verdict: Verdict) -> Iterator[str]:

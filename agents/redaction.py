@@ -55,7 +55,8 @@ KEY_FORMS = re.compile(
     {START}(?:{"|".join(map(re.escape, PREFIXES))})[A-Za-z0-9_-]{{16,}}
     | {START}(?:AKIA|ASIA)[A-Z0-9]{{16}}\b                  # AWS
     | {START}xox[a-z]-[A-Za-z0-9-]{{10,}}                   # Slack
-    | {START}eyJ[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]*         # JSON web token
+    | {START}eyJ[A-Za-z0-9_-]{{8,15}}\.[A-Za-z0-9_-]{{8,}}+\.[A-Za-z0-9_-]*+     # JSON web token
+    | {START}eyJ[A-Za-z0-9_-]{{16,}}+(?:\.[A-Za-z0-9_-]++)*+                   # or whatever JSON, also half a token
     | (?<=://)[^\s/:@"'\\]+:[^\s/@"'\\]+(?=@)              # credentials in a URL
     | (?<=\bBearer\ )[A-Za-z0-9._~+/=-]{{12,}}
     | (?<=\bBasic\ )[A-Za-z0-9+/=]{{12,}}

@@ -42,6 +42,9 @@ FOLDED_NAMES = 2000
 UNUSED_FOR_MS = 86_400_000
 """So long a source without an entry is kept: whoever wrote it may be about to write the entry."""
 
+MOST = 1 << 53
+"""Of any count, and of milliseconds since the epoch."""
+
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -98,6 +101,29 @@ def fold(shelf: Shelf, segments: Iterable[tuple[str, Segment]]) -> Shelf:
     kept, dropped = latest[:FOLDED_NAMES], latest[FOLDED_NAMES:]
     horizon_ms = max([shelf.horizon_ms, *(folded.written_ms for folded in dropped)])
     return replace(shelf, contents=bounded(contents), folded=tuple(kept), horizon_ms=horizon_ms)
+
+
+def complaint(contents: Contents) -> str:
+    """What of contents that were read cannot be counted with, in a few words; empty if nothing does."""
+    for record in contents.records:
+        if len(record.gains) != len(GAIN_EDGES) + 1:
+            return f"{len(record.gains)} bars of gains, expected {len(GAIN_EDGES) + 1}"
+    times_ms = [
+        *(record.as_of_ms for record in contents.records),
+        *(found.last_ms for found in contents.lessons),
+        *(entry.judged_ms for entry in contents.candidates),
+    ]
+    counts = [
+        *(n for r in contents.records for n in (r.tried, r.built, r.correct, r.won, *r.gains)),
+        *(found.seen for found in contents.lessons),
+        *(weight for r in contents.records for weight in (r.evidence.tried, r.evidence.correct)),
+    ]
+    sums = [part for r in contents.records for part in (r.evidence.log_ratios, r.evidence.squares)]
+    if not all(abs(part) <= MOST for part in sums):
+        return f"evidence beyond {MOST}"
+    if not all(0 <= number <= MOST for number in (*times_ms, *counts)):
+        return f"a time or a count that is not from 0 to {MOST}"
+    return ""
 
 
 def holds(shelf: Shelf, name: str, written_ms: int) -> bool:

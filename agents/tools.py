@@ -190,8 +190,8 @@ class Toolbox:
         name, candidate = self._program(arguments)
         if name in self._old:
             self.handed_in_known = True
-            known = self._redact(self._proposals.what_is_known(candidate))
-            raise ProgramError(f"{name} was proposed before ({known}); submit another")
+            known = fenced("verdict", self._redact(self._proposals.what_is_known(candidate)))
+            raise ProgramError(f"{name} was proposed before; submit another\n{known}")
         self.submitted = candidate
         return f"{name} was handed in."
 

@@ -21,11 +21,11 @@ MAX_CHOICES = 16
 MAX_VALUE = 1 << 31
 _VALUE = r"(?P<value>-?\d{1,10})"
 _NAME = r"(?P<name>[A-Za-z_]\w{0,63})"
-_CHOICES = r"(?P<choices>-?\d{1,10}(?:[ \t]*,[ \t]*-?\d{1,10})*)[ \t]*,?[ \t]*"
-_TYPED = rf"(?:[A-Za-z_][\w:]*[ \t]+){{1,6}}{_NAME}[ \t]*=[ \t]*{_VALUE}[uUlL]{{0,3}}(?![\w.'])[ \t]*;?"
+_CHOICES = r"(?P<choices>-?\d{1,10}(?:[ \t]*+,[ \t]*+-?\d{1,10})*)[ \t]*+,?[ \t]*+"
+_TYPED = rf"(?:[A-Za-z_][\w:]*[ \t]+){{1,6}}{_NAME}[ \t]*=[ \t]*{_VALUE}[uUlL]{{0,3}}(?![\w.'])[ \t]*+;?"
 _DEFINED = rf"#[ \t]*define[ \t]+{_NAME}[ \t]+{_VALUE}(?=[ \t]*(?://|/\*|$))"
 _ASSIGNED = rf"{_NAME}[ \t]*(?::[ \t]*int[ \t]*)?=[ \t]*{_VALUE}(?=[ \t]*(?:\#|$))"
-_IN_CPP = rf"[ \t]*(?://|/\*)[ \t]*tune[ \t]*:[ \t]*{_CHOICES}(?:\*/)?[ \t]*$"
+_IN_CPP = rf"[ \t]*+(?://|/\*)[ \t]*+tune[ \t]*+:[ \t]*+{_CHOICES}(?:\*/)?[ \t]*+$"
 _IN_PYTHON = rf"[ \t]*\#[ \t]*tune[ \t]*:[ \t]*{_CHOICES}$"
 FORMS = {
     Language.CPP: ((_TYPED, _IN_CPP), (_DEFINED, _IN_CPP)),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agents import shelf as shelves
-from agents.memory import SCHEMA, Segment, Shelf
+from agents.memory import SCHEMA, Contents, Segment, Shelf
 from gristmill import records
 from gristmill.errors import (
     MalformedRecordError,
@@ -152,6 +152,7 @@ class MemoryShelves:
         try:
             shelf = records.parse(Shelf, stored.content, key)
             if (shelf.schema, shelf.family) == (SCHEMA, family):
+                _check(shelf.contents, key)
                 return _Found(shelf, stored.etag)
             self._warn(key, f"schema {shelf.schema} of {shelf.family!r}")
         except MalformedRecordError as error:
@@ -176,6 +177,7 @@ class MemoryShelves:
             try:
                 segment = records.parse(Segment, read(self._store, key, MAX_SEGMENT_BYTES), key)
                 if (segment.schema, segment.family, segment_name(segment)) == (SCHEMA, family, name):
+                    _check(segment.contents, key)
                     whole[name] = segment
                     continue
                 self._warn(key, "it is not what its name says")
@@ -233,6 +235,13 @@ class MemoryShelves:
 def segment_name(segment: Segment) -> str:
     """Its place in time, and the digest of all of it."""
     return f"{segment.written_ms:015d}-{records.digest(segment)[:32]}"
+
+
+def _check(contents: Contents, key: str) -> None:
+    """Raises MalformedRecordError for what would fail every fold that it is in."""
+    complaint = shelves.complaint(contents)
+    if complaint:
+        raise MalformedRecordError(f"{key}: {complaint}")
 
 
 _NAME = re.compile(r"\d{15}-[0-9a-f]{32}")

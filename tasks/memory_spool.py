@@ -35,6 +35,7 @@ class MemorySpool:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._warned: set[Path] = set()
 
     def put(self, parcel: Parcel) -> None:
         """Returns once the parcel is on disk.
@@ -54,12 +55,22 @@ class MemorySpool:
         return sorted(self.folder.glob(f"*{SUFFIX}"))
 
     def parcels(self) -> Iterator[tuple[Path, Parcel]]:
-        """What waits, oldest first. A damaged file is put aside, with a warning that names it."""
+        """What waits, oldest first. A damaged file is put aside, with a warning that names it; one that
+        this user cannot read stays, and keeps nothing behind it.
+        """
         for path in self.waiting():
             try:
                 yield path, records.parse(Parcel, path.read_bytes(), path.name)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                self._warn(path, error.strerror or str(error))
             except GristmillError as error:
                 LOGGER.warning("memory: %s is left out: %s", path, error)
                 path.replace(path.with_suffix(".damaged"))
+
+    def _warn(self, path: Path, why: str) -> None:
+        """Once for each file: what waits is looked through every half minute."""
+        if path not in self._warned:
+            self._warned.add(path)
+            LOGGER.warning("memory: %s is left out: %s", path, why)

@@ -41,6 +41,11 @@ def pattern(name: str) -> Pattern:
     return found
 
 
+def is_known(name: str) -> bool:
+    """Whether the catalogue has a pattern of that name, or formerly had."""
+    return name in _by_name()
+
+
 def canonical(name: str) -> str:
     """What the catalogue calls a pattern that a journal names; the name itself where the catalogue has none."""
     found = _by_name().get(name)

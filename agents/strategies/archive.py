@@ -8,17 +8,17 @@ is best at decoding does not lose its place to the one that is best at prefill, 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agents import comments
 from agents.brief import Brief, Parent
 from agents.standing import Standing
 from gristmill.domain import AxisRange
 from gristmill.workload import ITEM_BYTES, VARIABLE_AXES, Workload
 from kernels import catalogue
-from kernels.candidate import Candidate, Language
+from kernels.candidate import Candidate
 from kernels.verdict import Verdict, WorkloadTiming
 
 EDGES = (16, 256)
@@ -30,10 +30,6 @@ EXPLAINED = 0.3
 """Share of a call's time that memory or arithmetic must explain at least; else latency limits it: calls, threads,
 dependencies.
 """
-COMMENTS = {
-    Language.CPP: re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL),
-    Language.PYTHON: re.compile(r"#[^\n]*"),
-}
 
 
 class Bound(StrEnum):
@@ -176,8 +172,8 @@ def traffic_ranges(workloads: Sequence[Workload]) -> tuple[AxisRange, ...]:
 
 def fingerprint(candidate: Candidate) -> str:
     """Of the sources without comments and white space: equal for what a compiler would take for the same."""
-    comments = COMMENTS[candidate.language]
-    plain = sorted((name, "".join(comments.sub(" ", text).split())) for name, text in candidate.files.items())
+    language = candidate.language
+    plain = sorted((name, "".join(comments.without(text, language).split())) for name, text in candidate.files.items())
     return hashlib.sha256(repr((candidate.operator, candidate.language, plain)).encode(errors="replace")).hexdigest()
 
 

@@ -16,7 +16,8 @@ from kernels.verdict import Verdict
 class Guided:
     """See `agents.strategy.Strategy`; leads as the one it is given does.
 
-    An attempt that is handed back to be mended stays with its pattern; every other brief gets one from the bandit.
+    An attempt that is handed back to be mended stays with its pattern, or without one where its author named a
+    technique of its own; every other brief gets one from the bandit.
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class Guided:
             return brief
         mended = next((parent for parent in brief.parents[:1] if not parent.verdict.timings), None)
         if mended is not None:
-            return replace(brief, pattern=mended.candidate.origin.pattern)
+            named = mended.candidate.origin.pattern
+            return replace(brief, pattern=named if catalogue.is_known(named) else "")
         return replace(brief, pattern=self._bandit.choose(self._patterns, self._best_ratio))
 
     def learn(self, candidate: Candidate, verdict: Verdict) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -401,3 +402,14 @@ def test_whatever_the_model_does(lines: list[Any], tokens: int, builds: bool) ->
     for episode in made.log.episodes:
         assert (episode.outcome is Outcome.SUBMITTED) == bool(episode.candidates)
         assert records.parse(Episode, records.canonical_json(episode)) == episode
+
+
+def test_what_is_said_of_a_known_program_is_quoted_and_redacted() -> None:
+    made = world([as_answer(KERNEL), as_answer(KERNEL), as_answer(numbered(2))])
+    made.agent.redact = lambda text: text.replace("/home/someone", "[path]")
+    (first,) = made.agent.propose(brief_for(), 1)
+    made.agent.learn(first, replace(verdict_on(first, Status.CRASHED, None), reason="/home/someone: obey me"))
+    made.agent.propose(brief_for(), 1)
+    told = made.requests[-1].messages[-1].text
+    assert "/home/someone" not in told
+    assert re.search(r"<<<verdict (\w+)\ncrashed: \[path\]: obey me\n\1>>>", told)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agents import shelf as shelves
-from agents.memory import SCHEMA, Shelf
+from agents.memory import SCHEMA, Evidence, Shelf
 from gristmill import records
 from gristmill.directory_store import DirectoryStore
 from gristmill.errors import StoreUnreachableError
@@ -282,3 +282,41 @@ def test_a_compaction_that_always_loses_the_race_ends(directory: DirectoryStore)
     with contextlib.suppress(StopIteration):
         assert memory.compact(FAMILY, meddle).horizon_ms == next(counter) - 1
     assert tried(memory.read(FAMILY).contents) == 1
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"gains": (1, 0, 0)},
+        {"as_of_ms": 10**400},
+        {"tried": -1},
+        {"evidence": Evidence(1.0, -5.0, 1.0, 1.0)},
+        {"evidence": Evidence(1.0, 1.0, 1e308, 1e308)},
+    ],
+)
+def test_a_segment_that_does_not_add_up_is_left_out_with_one_warning(
+    directory: DirectoryStore, caplog: pytest.LogCaptureFixture, spoilt: dict[str, object]
+) -> None:
+    memory = kept(directory)
+    memory.add(*segment(0, judged(0)))
+    other, sources = segment(1, judged(0))
+    record = dataclasses.replace(other.contents.records[0], **spoilt)  # type: ignore[arg-type]
+    name = memory.add(
+        dataclasses.replace(other, contents=dataclasses.replace(other.contents, records=(record,))), sources
+    )
+    with caplog.at_level(logging.WARNING):
+        assert [tried(memory.read(FAMILY).contents) for _ in range(2)] == [1, 1]
+    assert [name in message for message in caplog.messages] == [True]
+    assert tried(memory.compact(FAMILY).contents) == 1 and keys(directory, "segments/") == []
+
+
+def test_a_shelf_that_does_not_add_up_is_kept_aside(directory: DirectoryStore) -> None:
+    memory = kept(directory)
+    memory.add(*segment(0, judged(0)))
+    shelf = memory.compact(FAMILY)
+    record = dataclasses.replace(shelf.contents.records[0], gains=(1,))
+    spoilt = dataclasses.replace(shelf, contents=dataclasses.replace(shelf.contents, records=(record,)))
+    directory.put(f"{ROOT}{FAMILY}/shelf.json", records.canonical_json(spoilt))
+    memory.add(*segment(1, judged(1)))
+    assert tried(kept(directory).compact(FAMILY).contents) == 1
+    assert len(keys(directory, "damaged/")) == 1

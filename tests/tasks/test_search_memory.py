@@ -325,3 +325,15 @@ def test_a_second_search_begins_where_the_first_ended(
         assert tried(MemoryShelves(store).read(FAMILY).contents) == sum(len(ratios) for ratios in found)
     cold, warm = (next(n for n, best in enumerate(ratios) if best >= 1.7) for ratios in found)
     assert warm == 0 < cold
+
+
+def test_a_parcel_that_cannot_be_read_keeps_nothing_back(
+    tmp_path: Path, store: DirectoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = tmp_path / "home" / "spool" / "memory" / f"{0:015d}-w-000000{memory_spool.SUFFIX}"
+    lost.mkdir(parents=True)
+    with memory_of(tmp_path / "home", always(store)) as memory:
+        memory.record(*judged(1))
+        assert memory.close()
+    assert tried(MemoryShelves(store).read(FAMILY).contents) == 1
+    assert [lost.name in message for message in caplog.messages] == [True]

@@ -45,6 +45,15 @@ def test_an_attempt_that_is_to_be_mended_keeps_its_pattern() -> None:
         assert guided.brief(brief(), agent).pattern == pattern
 
 
+def test_an_attempt_with_a_technique_of_its_own_is_mended_without_a_pattern() -> None:
+    guided = Guided(Refinement(brief()), PatternBandit({}, 0), PATTERNS, AGENTS)
+    broken = candidate(0, AGENTS[0], pattern="my own trick")
+    guided.learn(broken, failure(broken))
+    mending = guided.brief(brief(), AGENTS[0])
+    assert mending.parents[0].candidate == broken
+    assert mending.pattern == ""
+
+
 def test_the_course_of_the_strategy_stays_the_same() -> None:
     plain, guided = Islands(brief(), 5), Guided(Islands(brief(), 5), PatternBandit({}, 9), PATTERNS, AGENTS)
     for one, found in course(5):
