@@ -92,6 +92,9 @@ class Pairs:
         self._most_sets = layout.sets if layout.linked else max(1, layout.sets // 2)
         self._samples = self._new_samples(self._verified_sets)
         self._candidate_ns = 0.0
+        # a process that has not run the workload yet is not warm, though another of that name was: a kernel's threads
+        # must be there before anything is pinned
+        self._opponent_key = opponent.name, opponent.process_id
         self._opponent_ns = trial.stock.opponent_ns.get(self._opponent_key, 0.0)
 
     def _how_many_verified(self) -> int:
@@ -100,13 +103,6 @@ class Pairs:
             return VERIFIED_SETS_LARGE
         elements = sum(math.prod(place.layout.shape) for place in self._trial.stock.layout.inputs)
         return min(VERIFIED_SETS, max(VERIFIED_SETS_LEAST, int(self._trial.policy.verified_work) // elements))
-
-    @property
-    def _opponent_key(self) -> tuple[str, int | None]:
-        """A process that has not run the workload yet is not warm, though another of that name was: a kernel's threads
-        must be there before anything is pinned.
-        """
-        return self._opponent.name, self._opponent.process_id
 
     def prepare(self) -> None:
         """Fills all sets, lets both sides run into their stride, and learns how long a call takes."""
