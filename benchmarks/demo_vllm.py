@@ -44,6 +44,7 @@ def main() -> int:
 
 def figures(facts: dict[str, Any], elapsed_s: float) -> list[Figure]:
     """The rows that one demo proves."""
+    honest = bool(facts["outcomes"]) and not facts["promoted"]
     per_operator = "; ".join(f"{one['operator']}: {one['outcome']}" for one in facts["outcomes"])
     hits = sum(sum(start["hits"].values()) for start in facts["trial"]["starts"])
     rows = [
@@ -52,7 +53,7 @@ def figures(facts: dict[str, Any], elapsed_s: float) -> list[Figure]:
             "loop completes, more than 0",
             "calls",
             hits,
-            hits > 0 or (bool(facts["outcomes"]) and not facts["promoted"]),
+            hits > 0 or honest,
             f"{facts['reason']}; {per_operator}",
         )
     ]
@@ -67,11 +68,12 @@ def figures(facts: dict[str, Any], elapsed_s: float) -> list[Figure]:
         rows.append(
             _figure(
                 f"demo on vLLM: tokens/s, promoted over the engine's own, {concurrency} concurrent requests",
-                "at least 1.02, lower end of the interval above 1.0",
+                "at least 1.02, lower end of the interval above 1.0; or nothing released, with the reason per operator",
                 "x",
                 ratio["middle"],
-                ratio["middle"] >= 1.02 and ratio["low"] > 1.0,
-                f"{latencies}; {pairs} pairs over {len(facts['trial']['starts'])} starts",
+                (ratio["middle"] >= 1.02 and ratio["low"] > 1.0) or honest,
+                f"{'not released' if honest else 'released'}; {latencies}; {pairs} pairs over "
+                f"{len(facts['trial']['starts'])} starts",
                 (ratio["low"], ratio["high"]),
             )
         )

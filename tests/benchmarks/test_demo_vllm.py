@@ -35,3 +35,9 @@ def test_nothing_worth_promoting_is_an_outcome_with_reasons() -> None:
     hit, wall = figures(facts(1.0, promoted=False, hits=0), 700.0)
     assert (hit.measured, hit.verdict, wall.verdict) == (0, Outcome.MET, Outcome.MISSED)
     assert "rms_norm: promoted" in hit.note
+
+
+def test_what_is_not_released_for_an_inconclusive_interval_says_so() -> None:
+    _, speed, _ = figures(facts(0.99, promoted=False), 400.0)
+    assert (speed.measured, speed.verdict) == (1.05, Outcome.MET)
+    assert speed.note.startswith("not released")
