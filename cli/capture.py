@@ -49,5 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
     drift = captured.drift
     moved = "has drifted: compile again" if drift and drift.exceeds else "is what was compiled for"
-    print(f"profile {captured.digest[:12]}: " + (f"traffic {moved}" if drift else "nothing was compiled for it yet"))
+    print(
+        f"profile {records.short(captured.digest)}: "
+        + (f"traffic {moved}" if drift else "nothing was compiled for it yet")
+    )
     return 0

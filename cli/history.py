@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.table import compact_table
 from gristmill.kernel_table import KernelTable, TableEntry
+from gristmill.records import short
 from gristmill.store import ObjectStore
 from gristmill.trust import ATTESTORS, CHANNELS, Channel
 from tasks.settings import Settings
@@ -89,7 +90,7 @@ def log(reader: Reader, channel_name: str, limit: int, as_json: bool) -> int:
     table = [
         [
             f"{channel_name}~{back}" if back else channel_name,
-            _short(row["state"]),
+            short(row["state"]),
             row["number"],
             _when(row),
             _who(row),
@@ -120,16 +121,24 @@ def show(reader: Reader, name: str, as_json: bool) -> int:
     print(f"channel {channel}, number {entry.index.number}")
     print(f"signed by {_who(facts)} at {_when(facts)} UTC")
     print(f"why: {entry.index.reason}")
-    print(f"before: {_short(entry.index.previous) if entry.index.previous else 'nothing'}")
+    print(f"before: {short(entry.index.previous) if entry.index.previous else 'nothing'}")
     rows = [
-        [row["table"], row["range"], _short(row["kernel"]), f"{row['ratio']}x", f"{row['ratio_low']}x", by]
+        [
+            row["table"],
+            row["range"],
+            short(row["kernel"]),
+            short(row["candidate"]),
+            f"{row['ratio']}x",
+            f"{row['ratio_low']}x",
+            by,
+        ]
         for one, table in tables.items()
         for by in [", ".join(attested[one]) or "nobody"]
         for row in _range_facts(one, table)
     ]
     if rows:
         print()
-        print(compact_table(rows, ["table", "range", "kernel", "gain", "at least", "attested by"]))
+        print(compact_table(rows, ["table", "range", "kernel", "candidate", "gain", "at least", "attested by"]))
     else:
         print("serves no kernels: the engine's own everywhere")
     if changes:
@@ -149,7 +158,7 @@ def diff(reader: Reader, old_name: str, new_name: str, as_json: bool) -> int:
     elif changes:
         _print_changes(changes)
     else:
-        print(f"{_short(old.sha256)} and {_short(new.sha256)} serve the same")
+        print(f"{short(old.sha256)} and {short(new.sha256)} serve the same")
     return 0
 
 
@@ -197,7 +206,7 @@ def _print_changes(changes: Sequence[Difference]) -> None:
     for row in _rows(changes):
         old, new = row["old"] or {}, row["new"] or {}
         gains = [f"{one['ratio']}x" for one in (old, new) if one]
-        kernels = [_short(one["kernel"]) for one in (old, new) if one]
+        kernels = [short(one["kernel"]) for one in (old, new) if one]
         ranges = [one["range"] for one in (old, new) if one]
         rows.append([row["table"], row["change"], *map(_arrow, (ranges, kernels, gains))])
     print(compact_table(rows, ["table", "change", "range", "kernel", "gain"]))
@@ -217,15 +226,9 @@ def _changes(row: dict[str, Any]) -> str:
 def _who(row: dict[str, Any]) -> str:
     if row["signed_by"] is None:
         return "-"
-    key = f"{row['channel']} key {row['signed_by'][:8]}"
+    key = f"{row['channel']} key {short(row['signed_by'])}"
     return key if row["key_is_trusted"] else f"{key}, since replaced"
 
 
 def _when(row: dict[str, Any]) -> str:
     return str(row["created"])[:19].replace("T", " ")
-
-
-def _short(digest: str) -> str:
-    from registry.states import SHORT
-
-    return digest[:SHORT]

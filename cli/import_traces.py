@@ -145,7 +145,8 @@ def _as_text(found: Imported, out: Path | None) -> str:
         [
             ", ".join(f"{name} {number:,}" for name, number in found.facts.items()),
             compact_table([*covered, *rest], ["operator", "dtype", "calls", "workloads", "time", "can be compiled"]),
-            f"profile {records.digest(profile)[:12]}: {profile.window_start_utc} to {profile.window_end_utc}, "
+            f"profile {records.short(records.digest(profile))}: {profile.window_start_utc} to "
+            f"{profile.window_end_utc}, "
             f"{found.covered_share:.1%} of the time can be compiled for; "
             + (f"written to {out}" if out else "kept, ./mill rank goes on from it"),
         ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cli.errors import KeysArgumentsError
 from cli.table import compact_table
+from gristmill import records
 from tasks.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ def _replace(settings: Settings, arguments: argparse.Namespace) -> int:
         return 0
     for name, key_id in replaced.new.items():
         former = replaced.former.get(name, "")
-        print(f"{name}: {key_id[:12]} counts now" + (f" instead of {former[:12]}" if former else ""))
+        print(
+            f"{name}: {records.short(key_id)} counts now" + (f" instead of {records.short(former)}" if former else "")
+        )
         print(f"  keep the new key {KEEP[keys.role_of(name)]}; destroy every copy of the old one")
     for path, tables in replaced.dropped.items():
         print(f"{path}: serves {', '.join(tables)} no longer; promote and approve anew what is still good")
@@ -225,7 +228,7 @@ def _show(settings: Settings, as_json: bool) -> int:
         return 0
     said = {None: "no registry yet", True: "yes", False: "NO"}
     rows = [
-        [fact.name, fact.key_id[:12], fact.kind, fact.private, said[fact.trusted], fact.expires, fact.keep]
+        [fact.name, records.short(fact.key_id), fact.kind, fact.private, said[fact.trusted], fact.expires, fact.keep]
         for fact in found
     ]
     print(compact_table(rows, ["key", "id", "kind", "private half", "trusted", "signed until", "keep it"]))

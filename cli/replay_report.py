@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from cli.table import compact_table
+from gristmill import records
 
 if TYPE_CHECKING:
     from agents.chat import Answer, Message, Usage
     from agents.episode import Episode, ModelTurn, ToolTurn
     from tasks.replay import Judged, Replay, SearchReplay
 
-DIGEST_CHARS = 12
 SHORT_LINES = 12
 SHORT_CHARS = 1200
 """Of one text, unless all of it is asked for."""
@@ -55,7 +55,7 @@ def render_search(found: SearchReplay, *, full: bool = False) -> str:
     return _printable(
         f"search {found.search}: {len(judged)} candidates, {won} faster\n{gains}\n"
         f"{compact_table(rows, headers)}\n\n{told}\n"
-        f"./mill replay {best.digest[:DIGEST_CHARS]} shows how that one came about{more}"
+        f"./mill replay {records.short(best.digest)} shows how that one came about{more}"
     )
 
 
@@ -66,11 +66,11 @@ def _by_agent(judged: Sequence[Judged]) -> Iterator[tuple[object, ...]]:
     for (agent, operator), mine in groups.items():
         best = max(mine, key=_worth)
         won = sum(one.status == "faster" for one in mine)
-        yield agent, operator, len(mine), won, best.ratio, best.digest[:DIGEST_CHARS]
+        yield agent, operator, len(mine), won, best.ratio, records.short(best.digest)
 
 
 def _named(one: Judged) -> tuple[str, str]:
-    return one.digest[:DIGEST_CHARS], f"{one.operator} {one.dtype}"
+    return records.short(one.digest), f"{one.operator} {one.dtype}"
 
 
 def _worth(one: Judged) -> tuple[bool, float]:
@@ -84,7 +84,7 @@ def _printable(text: str) -> str:
 
 def _head(candidate: Judged, lineage: Sequence[Judged]) -> Iterator[str]:
     yield (
-        f"candidate {candidate.digest[:DIGEST_CHARS]}: {candidate.operator} {candidate.dtype}, "
+        f"candidate {records.short(candidate.digest)}: {candidate.operator} {candidate.dtype}, "
         f"search {candidate.search}{f', run {candidate.run_id}' if candidate.run_id else ''}"
     )
     yield f"verdict   {candidate.status}{_times(candidate.ratio)}: {candidate.reason}"
@@ -94,19 +94,19 @@ def _head(candidate: Judged, lineage: Sequence[Judged]) -> Iterator[str]:
     if candidate.parameters:
         yield f"chosen    {_parameters(candidate)}"
     for parent in lineage:
-        yield f"after     {parent.digest[:DIGEST_CHARS]} ({parent.agent}: {parent.status}{_times(parent.ratio)})"
+        yield f"after     {records.short(parent.digest)} ({parent.agent}: {parent.status}{_times(parent.ratio)})"
     unknown = set(candidate.parents) - {parent.digest for parent in lineage}
-    yield from (f"after     {digest[:DIGEST_CHARS]} (of another search)" for digest in sorted(unknown))
+    yield from (f"after     {records.short(digest)} (of another search)" for digest in sorted(unknown))
 
 
 def _episode(episode: Episode, full: bool) -> Iterator[str]:
     yield f"episode {episode.id}: {episode.agent} with {episode.model}, {episode.operator} {episode.dtype}"
-    parents = ", ".join(parent[:DIGEST_CHARS] for parent in episode.parents)
+    parents = ", ".join(records.short(parent) for parent in episode.parents)
     facts = {"pattern": episode.pattern, "strategy": episode.strategy, "from": parents}
     asked = ", ".join(f"{name} {value}" for name, value in facts.items() if value)
     if asked:
         yield f"asked     {asked}"
-    candidates = ", ".join(digest[:DIGEST_CHARS] for digest in episode.candidates)
+    candidates = ", ".join(records.short(digest) for digest in episode.candidates)
     yield f"outcome   {episode.outcome.value}: {episode.reason}{f' ({candidates})' if candidates else ''}"
     yield f"cost      {_cost(episode.usage)}"
     starts = [turn.started_ms for step in episode.steps if (turn := step.model or step.tool) is not None]
@@ -182,7 +182,7 @@ def _course(course: Sequence[Judged], full: bool) -> str:
         improved = one.status == "faster" and (one.ratio or 0.0) > best
         best = max(best, one.ratio or 0.0) if improved else best
         if full or improved or place > len(course) - LAST_SHOWN:
-            rows.append((place, one.digest[:DIGEST_CHARS], one.status, one.ratio, best or None, _parameters(one)))
+            rows.append((place, records.short(one.digest), one.status, one.ratio, best or None, _parameters(one)))
     table = compact_table(rows, ("trial", "candidate", "verdict", "ratio where timed", "best", "parameters"))
     left = len(course) - len(rows)
     note = f"\n{left} earlier trials without an improvement are left out; --full shows them" if left else ""

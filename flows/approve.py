@@ -7,6 +7,7 @@ from prefect import flow
 from flows import parameters
 from flows.promote import release_steps
 from flows.steps import Step, table_artifact, tracked
+from gristmill import records
 from registry.approval import Approval, approve
 from tasks import mlflow_mirror, object_store
 from tasks.promotion import channel_of, keyring_of
@@ -34,4 +35,6 @@ def approve_tables(table: parameters.Table = "", release: parameters.Release = F
 
 def rows(approvals: list[Approval]) -> list[dict[str, str]]:
     """The approvals as a table, for artifacts and terminals."""
-    return [{"table": one.table, "manifest": one.manifest_sha256[:12], "reason": one.reason} for one in approvals]
+    return [
+        {"table": one.table, "manifest": records.short(one.manifest_sha256), "reason": one.reason} for one in approvals
+    ]

@@ -9,6 +9,7 @@ from prefect import flow
 
 from flows import parameters
 from flows.steps import Step, table_artifact, tracked
+from gristmill import records
 from gristmill.kernel_table import Artifact
 from registry.errors import ApprovalError
 from registry.publication import Published, move
@@ -167,7 +168,7 @@ def range_rows(artifacts: Sequence[Artifact]) -> list[dict[str, str]]:
             ),
             "ratio": f"{float(entry.ratio):.2f}x",
             "at least": f"{float(entry.ratio_low):.2f}x",
-            "candidate": entry.candidate[:12],
+            "candidate": records.short(entry.candidate),
         }
         for artifact in artifacts
         for entry in artifact.table.entries

@@ -10,6 +10,7 @@ from prefect import flow
 
 from flows import parameters
 from flows.steps import Step, table_artifact, tracked
+from gristmill import records
 from registry.revocation import revoke
 from tasks import mlflow_mirror, object_store, revalidation
 from tasks.promotion import keyring_of
@@ -88,6 +89,11 @@ def summary(done: Revalidated, demote: bool) -> str:
 def rejudged_rows(done: Revalidated) -> list[dict[str, str]]:
     """The judgements as a table, for artifacts and terminals."""
     return [
-        {"table": one.table, "candidate": one.candidate[:12], "standing": one.standing.value, "reason": one.reason}
+        {
+            "table": one.table,
+            "candidate": records.short(one.candidate),
+            "standing": one.standing.value,
+            "reason": one.reason,
+        }
         for one in done.rejudged
     ]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gristmill import durable_file
+from gristmill import durable_file, records
 from gristmill.errors import KillSwitchError
 from gristmill.kernel_table import TableEntry
 
@@ -20,7 +20,7 @@ VARIABLE = "GRISTMILL_KILL"
 FILE_VARIABLE = "GRISTMILL_KILL_FILE"
 DEFAULT_FILE = "/etc/gristmill/kill"
 MAX_FILE_BYTES = 65_536
-_DIGEST = re.compile(r"[0-9a-f]{12,64}")
+_DIGEST = re.compile(rf"[0-9a-f]{{{records.SHOWN_DIGITS},64}}")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class KillSwitch:
     denied: frozenset[str] = frozenset()
     """Operators that stay with the engine (`deny=<operator>`, several joined by commas)."""
     digests: frozenset[str] = frozenset()
-    """Kernels that do not run: the first 12 digits or more of their candidate's or their object's digest."""
+    """Kernels that do not run: the first digits (`records.SHOWN_DIGITS` or more) of their candidate's or their object's digest."""
 
     def __or__(self, other: KillSwitch) -> KillSwitch:
         return KillSwitch(

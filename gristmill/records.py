@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 from gristmill.errors import MalformedRecordError
 
 R = TypeVar("R")
+SHOWN_DIGITS = 12
+"""Of a digest. Who takes digests takes so many digits or more, whoever shows them shows so many or all."""
 
 
 def encode(record: Any) -> Any:
@@ -55,6 +57,11 @@ def utc_now() -> str:
 def sha256_hex(content: bytes) -> str:
     """The content address used everywhere: lower-case hexadecimal SHA-256."""
     return hashlib.sha256(content).hexdigest()
+
+
+def short(digest: str) -> str:
+    """A digest as people are shown it: so many digits that every command and setting that takes a digest takes them."""
+    return digest[:SHOWN_DIGITS]
 
 
 def digest(record: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from gristmill import limits, trust
+from gristmill import limits, records, trust
 from gristmill.errors import ObjectExistsError, ObjectNotFoundError, TrustError
 from gristmill.store import ObjectStore, StoredObject
 from gristmill.trust import AttestationPolicy
@@ -43,7 +43,9 @@ def attest(object_store: ObjectStore, keyring: Keyring, attestor: str, manifest_
     for signer in keyring.signers(attestor):
         envelope.sign(signer)
     content = json.dumps(envelope.to_dict(), sort_keys=True).encode()
-    limits.checked(content, limits.MAX_ATTESTATION_BYTES, f"attestation of {manifest_sha256[:12]} by {attestor}")
+    limits.checked(
+        content, limits.MAX_ATTESTATION_BYTES, f"attestation of {records.short(manifest_sha256)} by {attestor}"
+    )
     key = trust.attestation_key(manifest_sha256, attestor)
     try:
         object_store.put_new(key, content)

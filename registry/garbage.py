@@ -197,8 +197,8 @@ def mark(
         except ObjectNotFoundError:
             if digest in current:
                 raise CollectionError(
-                    f"{object_store.url}: manifest {digest[:12]}, which is current, is missing; restore it, or publish "
-                    "it again, before anything is removed"
+                    f"{object_store.url}: manifest {records.short(digest)}, which is current, is missing; restore it, "
+                    "or publish it again, before anything is removed"
                 ) from None
     return Marked(live, frozenset(keys), frozenset(manifests))
 
@@ -207,7 +207,7 @@ def _manifest(object_store: ObjectStore, sha256: str, removed: Mapping[str, byte
     content = removed.get(trust.blob_key(sha256))
     if content is None:
         return read_manifest(object_store, sha256)
-    return records.parse(Artifact, content, f"manifest {sha256[:12]}")
+    return records.parse(Artifact, content, f"manifest {records.short(sha256)}")
 
 
 def store_clock_s(object_store: ObjectStore) -> float:

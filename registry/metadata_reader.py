@@ -106,7 +106,7 @@ class MetadataReader:
     def _content(self, path: str, sha256: str, max_bytes: int = limits.MAX_TARGET_BYTES) -> bytes:
         content = store.read(self._store, trust.target_key(path, sha256), max_bytes)
         if records.sha256_hex(content) != sha256:
-            raise self._not_ours(f"{path} {sha256[:12]}", ValueError("other content"))
+            raise self._not_ours(f"{path} {records.short(sha256)}", ValueError("other content"))
         return content
 
     def _verified_file(self, kind: type[S], meta: MetaFile, by: Root | Targets, name: str) -> Metadata[S]:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gristmill import records
 from gristmill.domain import AxisRange, Domain, Layout
 from gristmill.kernel_table import FileRef, KernelTable, TableEntry
 from gristmill.workload import VARIABLE_AXES
@@ -178,9 +179,13 @@ class _Measurement:
 def _check(one: Judged, operator: str, dtype: str, hardware: str) -> None:
     found = (one.candidate.operator, one.candidate.domain.dtype, one.verdict.operator)
     if found != (operator, dtype, operator):
-        raise TableConflictError(f"table {operator}.{dtype}: candidate {one.candidate.digest[:12]} is for {found[:2]}")
+        raise TableConflictError(
+            f"table {operator}.{dtype}: candidate {records.short(one.candidate.digest)} is for {found[:2]}"
+        )
     if one.verdict.candidate != one.candidate.digest:
-        raise TableConflictError(f"table {operator}.{dtype}: the verdict is on candidate {one.verdict.candidate[:12]}")
+        raise TableConflictError(
+            f"table {operator}.{dtype}: the verdict is on candidate {records.short(one.verdict.candidate)}"
+        )
     if one.verdict.host.get("hardware", hardware) != hardware:
         raise TableConflictError(
             f"table {operator}.{dtype} for {hardware}: measured on {one.verdict.host['hardware']}; judge it here"

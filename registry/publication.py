@@ -193,8 +193,8 @@ def read_manifest(object_store: ObjectStore, sha256: str) -> Artifact:
     """
     content = store.read(object_store, trust.blob_key(sha256), limits.MAX_MANIFEST_BYTES)
     if records.sha256_hex(content) != sha256:
-        raise TrustError(f"{object_store.url}: manifest {sha256[:12]} was tampered with; restore the object")
-    return records.parse(Artifact, content, f"manifest {sha256[:12]}")
+        raise TrustError(f"{object_store.url}: manifest {records.short(sha256)} was tampered with; restore the object")
+    return records.parse(Artifact, content, f"manifest {records.short(sha256)}")
 
 
 def _checked(channel: Channel, artifacts: Sequence[Artifact], files: Mapping[str, bytes]) -> list[str]:
@@ -204,7 +204,7 @@ def _checked(channel: Channel, artifacts: Sequence[Artifact], files: Mapping[str
         raise PublicationError(f"{channel}: expected at least one artifact and one per table, found {names}")
     for digest, content in files.items():
         if records.sha256_hex(content) != digest:
-            raise PublicationError(f"{channel}: content given for {digest[:12]} has another digest")
+            raise PublicationError(f"{channel}: content given for {records.short(digest)} has another digest")
     for artifact in artifacts:
         trust.check_artifact(artifact, artifact.table.name, channel.hardware)
         what = f"manifest of {artifact.table.name} with {len(artifact.table.entries)} ranges"

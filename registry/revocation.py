@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gristmill import limits, trust
+from gristmill import limits, records, trust
 from gristmill.errors import ObjectNotFoundError
 from gristmill.revocation import Revocations
 from gristmill.store import ObjectStore
@@ -15,8 +15,8 @@ from registry.publication import read_manifest
 from registry.repository import Repository
 
 DIGITS = 64
-SHORTEST = 12
-"""Digits that a digest may be shortened to, as reports and logs show it."""
+SHORTEST = records.SHOWN_DIGITS
+STATE = "state"
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
         digest: SHA-256, or at least `SHORTEST` of its first digits if a state that is kept refers to it.
 
     Raises:
-        RevocationError: it is no digest, no state refers to anything that begins so, or several things do; or the
-            reason is empty, or too long.
+        RevocationError: it is no digest, or that of a state; no state refers to anything that begins so, or several
+            things do; or the reason is empty, or too long.
         RecordTooLargeError: the list of what is revoked is full.
         KeyFileError: the revocation key, or one that makes changes current, is not here or was replaced.
         ConflictError, RegistryStateError: as `Repository.revoke`.
@@ -53,17 +53,24 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
             "show tells them"
         )
     if not reason:
-        raise RevocationError(f"revoking {digest[:12]}: expected a reason, which hosts and logs will show")
+        raise RevocationError(f"revoking {records.short(digest)}: expected a reason, which hosts and logs will show")
     if len(reason) > limits.MAX_REASON_CHARS:
         raise RevocationError(
-            f"revoking {digest[:12]}: the reason has {len(reason)} characters, expected {limits.MAX_REASON_CHARS} at "
-            "most, since every host reads all reasons; say the rest where you keep your incidents"
+            f"revoking {records.short(digest)}: the reason has {len(reason)} characters, expected "
+            f"{limits.MAX_REASON_CHARS} at most, since every host reads all reasons; say the rest where you "
+            "keep your incidents"
         )
     repository = Repository(object_store, keyring)
     known = _known(object_store, repository)
     full = digest if len(digest) == DIGITS else _completed(digest, known)
     trust.checked_digest(full)
     kind, used = known.get(full, ("unknown", ()))
+    if kind == STATE:
+        state = f"{used[0][0].name}:{used[0][1]}"
+        raise RevocationError(
+            f"{records.short(full)} is a state of a channel, {state}, and no kernel: ./mill registry show {state} "
+            f"tells the digests of its kernels; ./mill rollback --channel {used[0][0].name} takes back all of them"
+        )
     repository.revoke(Revocations({full: reason}))
     tables: dict[str, tuple[str, ...]] = {}
     for channel, table in sorted(used, key=str):
@@ -72,19 +79,20 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
 
 
 Use = tuple[Channel, str]
-"""A channel that is current, and a table in it."""
+"""A channel that is current, and a table in it; of a state, its channel and number."""
 
 
 def _known(object_store: ObjectStore, repository: Repository) -> dict[str, tuple[str, tuple[Use, ...]]]:
     """Every digest that a state which is kept refers to: what it is, and where it is current."""
     uses: dict[str, list[Use]] = {}
+    known: dict[str, tuple[str, tuple[Use, ...]]] = {}
     for channel, entry in repository.live().states.items():
         for state in repository.history_from(entry, channel):
+            _add(known, state.sha256, STATE, [(channel, str(state.index.number))])
             for name, manifest in state.index.tables.items():
                 found = uses.setdefault(manifest, [])
                 if state is entry:
                     found.append((channel, name))
-    known: dict[str, tuple[str, tuple[Use, ...]]] = {}
     for manifest, found in uses.items():
         _add(known, manifest, "manifest", found)
         try:

@@ -10,7 +10,7 @@ from securesystemslib.exceptions import StorageError, UnverifiedSignatureError
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Targets
 
-from gristmill import limits, store
+from gristmill import limits, records, store
 from gristmill.errors import ObjectNotFoundError
 from gristmill.store import ObjectStore
 from gristmill.trust import Channel
@@ -19,9 +19,8 @@ from registry.errors import StateNameError
 from registry.keys import Keyring
 from registry.metadata_reader import metadata_key
 
-SHORT = 10
-"""Digits of a digest that are shown; any unique prefix of `SHORTEST` or more is understood."""
 SHORTEST = 4
+"""Digits of a state that are understood, if only one begins so."""
 FORMS = (
     "a channel (canary), a number in it (canary:12), some digits of a state (3f2a91), each with ~N for N states earlier"
 )
@@ -52,7 +51,7 @@ def find_state(name: str, histories: Mapping[str, Sequence[Entry]]) -> Position:
     Raises:
         StateNameError: nothing, or more than one state; or it lies before the oldest that is kept.
     """
-    match = _NAME.fullmatch(name)
+    match = _NAME.fullmatch(name.strip().lower())
     if match is None:
         raise StateNameError(f"state {name!r}: expected {FORMS}")
     start = _start(name, match["base"], match["number"], histories)
@@ -108,8 +107,10 @@ def _start(name: str, base: str, number: str | None, histories: Mapping[str, Seq
         if state.sha256.startswith(base)
     ]
     if len(found) > 1:
-        several = ", ".join(sha256[: len(base) + 4] for _, sha256 in found)
+        several = ", ".join(sha256[: max(records.SHOWN_DIGITS, len(base) + 4)] for _, sha256 in found)
         raise StateNameError(f"state {name!r}: {len(found)} states begin like this ({several}); give more digits")
     if not found:
-        raise StateNameError(f"state {name!r}: no state begins like this; ./mill registry log lists them")
+        raise StateNameError(
+            f"state {name!r}: no state begins like this; ./mill registry log lists them, and show their kernels"
+        )
     return found[0][0]

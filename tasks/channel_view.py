@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from gristmill import cohort, revocation
+from gristmill import cohort, records, revocation
 from gristmill.kernel_table import Artifact, KernelTable
 from gristmill.revocation import Revocations
 from gristmill.trust import Channel
@@ -21,7 +21,6 @@ from tasks.mlflow_runs import MAX_TEXT, NOT_A_KEY
 SET_TAG = "tables"
 """What tells versions apart: the digest of their tables' names and manifests."""
 SERVED, SUPERSEDED, ROLLED_BACK, REVOKED = "served", "superseded", "rolled back", "revoked"
-DIGITS = 12
 NOTE = "\n\nRuns of the candidates have the tag `candidate`. `./mill registry show` tells all of it, verified."
 ROOM = len(NOTE) + 30
 """For what follows the rows of a description."""
@@ -167,7 +166,7 @@ def _described(tables: Mapping[str, KernelTable]) -> str:
     lines = ["| table | range | gain | at least | kernel | candidate |", "|---|---|---|---|---|---|"]
     lines += [
         f"| {name} | {range_text(entry.domain)} | {entry.ratio}x | {entry.ratio_low}x "
-        f"| {entry.object.sha256[:DIGITS]} | {entry.candidate[:DIGITS]} |"
+        f"| {records.short(entry.object.sha256)} | {records.short(entry.candidate)} |"
         for name, table in tables.items()
         for entry in table.entries
     ]

@@ -30,14 +30,13 @@ MAX_TEXT = 5000
 MAX_NAME = 250
 MAX_PARAMETERS = 100
 NOT_A_KEY = re.compile(r"[^\w\-./ ]", re.ASCII)
-DIGEST_CHARS = 12
 TITLE_CHARS = 48
 """In a line above a chart; names of fused operators are longer."""
 
 
 def run_name(candidate: Candidate) -> str:
     """Short and telling: `blocked_rows 3f2a9c01d4e7`."""
-    return f"{candidate.origin.pattern or candidate.origin.agent} {candidate.digest[:DIGEST_CHARS]}"
+    return f"{candidate.origin.pattern or candidate.origin.agent} {records.short(candidate.digest)}"
 
 
 def search_name(start: SearchStart) -> str:
@@ -131,7 +130,7 @@ def workload_names(timings: Sequence[WorkloadTiming]) -> list[str]:
         names.append(NOT_A_KEY.sub("_", axes) or "scalar")
     doubled = {name for name in names if names.count(name) > 1}
     return [
-        f"{name}.{timing.workload.digest[:DIGEST_CHARS]}" if name in doubled else name
+        f"{name}.{records.short(timing.workload.digest)}" if name in doubled else name
         for name, timing in zip(names, timings, strict=True)
     ]
 
@@ -182,7 +181,7 @@ def _ranked(trials: Sequence[SearchTrial]) -> list[dict[str, str]]:
     return [
         {
             "rank": str(rank),
-            "candidate": trial.candidate.digest[:DIGEST_CHARS],
+            "candidate": records.short(trial.candidate.digest),
             "operator": trial.candidate.operator,
             "dtype": trial.candidate.domain.dtype,
             "agent": trial.candidate.origin.agent,

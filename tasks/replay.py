@@ -163,7 +163,7 @@ def _replay(history: History, text: str) -> Replay | SearchReplay | None:
         judged = history.judged(text)
         return SearchReplay(history.name, text, tuple(judged), history.gains(text)) if judged else None
     if len(digests) > 1 and not any(match.episode == text for match in matches):
-        several = ", ".join(digest[:16] for digest in digests[:5])
+        several = ", ".join(digest[: max(records.SHOWN_DIGITS, len(text) + 4)] for digest in digests[:5])
         raise ReplayError(f"{text!r} begins {len(digests)} digests ({several}, ...); give more of it")
     candidate = matches[-1]
     judged = history.judged(candidate.search)

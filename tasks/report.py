@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from gristmill import records
 from tasks import report_charts as charts
 from tasks import search_charts
 from tasks.report_data import DemoReport
@@ -208,7 +209,7 @@ def _search(report: DemoReport) -> str:
                 r.parameters,
                 _ratio(r.ratio),
                 f"{r.ratio_low:.2f}",
-                _code(r.candidate[:12]),
+                _code(records.short(r.candidate)),
             )
             for r in report.leaders
         ]
@@ -231,7 +232,15 @@ def _kernels(report: DemoReport) -> str:
     if not report.kernels:
         return ""
     rows = [
-        (r.operator, r.dtype, r.range, _ratio(r.ratio), f"{r.ratio_low:.2f}", f"{r.hits:,}", _code(r.candidate[:12]))
+        (
+            r.operator,
+            r.dtype,
+            r.range,
+            _ratio(r.ratio),
+            f"{r.ratio_low:.2f}",
+            f"{r.hits:,}",
+            _code(records.short(r.candidate)),
+        )
         for r in report.kernels
     ]
     heads = ("operator", "dtype", "range", "ratio", "at least", "hits", "candidate")

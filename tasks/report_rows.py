@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypedDict
 
+from gristmill import records
 from gristmill.kernel_table import Artifact, TableEntry
 from gristmill.workload import VARIABLE_AXES, Workload
 from kernels.candidate import Candidate
@@ -28,7 +29,6 @@ LEADERS = 12
 HEAT_ROWS = 24
 """Most that a heat map shows; the others of an operator are one."""
 FATE_ROWS = 32
-DIGEST_CHARS = 12
 
 
 class Judged(Protocol):
@@ -89,7 +89,7 @@ def leader_rows(judged: Iterable[Judged]) -> tuple[LeaderRow, ...]:
             ", ".join(f"{name} {value}" for name, value in one.candidate.origin.parameters.items()),
             one.verdict.ratio or 0.0,
             min(timing.ratio_low for timing in one.verdict.timings),
-            one.candidate.digest[:DIGEST_CHARS],
+            records.short(one.candidate.digest),
         )
         for one in won[:LEADERS]
     )
@@ -106,7 +106,7 @@ def kernel_rows(artifacts: Iterable[Artifact], hits: Mapping[str, int]) -> tuple
             range_of(entry),
             float(entry.ratio),
             float(entry.ratio_low),
-            entry.candidate[:DIGEST_CHARS],
+            records.short(entry.candidate),
             hits.get(entry.candidate, 0),
         )
         for artifact in artifacts
@@ -234,7 +234,7 @@ def _ratios_of(one: Judged) -> Ratios:
         before[extent] += calls * timing.ratio * timing.candidate_ns
         after[extent] += calls * timing.candidate_ns
     points = tuple((extent, before[extent] / after[extent]) for extent in sorted(before))
-    return (*_key(one), one.candidate.digest[:DIGEST_CHARS], points)
+    return (*_key(one), records.short(one.candidate.digest), points)
 
 
 def _beats(one: Ratios, other: Ratios) -> bool:

@@ -196,7 +196,7 @@ def rejudge(
             candidate = _candidate(settings, object_store, kernel)
             workloads = _workloads(object_store, kernel)
         except GristmillError as error:
-            tell(f"{kernel.table}: {kernel.candidate[:12]} cannot be judged again: {error}")
+            tell(f"{kernel.table}: {records.short(kernel.candidate)} cannot be judged again: {error}")
             continue
         verdict = judges.judge(candidate, workloads)
         standing, reason = standing_of(verdict)
@@ -212,7 +212,7 @@ def rejudge(
             reason,
         )
         lines.append(one)
-        tell(f"{kernel.table}: {kernel.candidate[:12]} {standing.value}: {reason}")
+        tell(f"{kernel.table}: {records.short(kernel.candidate)} {standing.value}: {reason}")
         yield one
 
 
@@ -307,5 +307,5 @@ def _workloads(object_store: ObjectStore, kernel: Due) -> tuple[Workload, ...]:
 def _blob(object_store: ObjectStore, sha256: str) -> bytes:
     content = store.read(object_store, trust.blob_key(sha256), limits.MAX_BLOB_BYTES)
     if sha256_hex(content) != sha256:
-        raise RevalidationError(f"blob {sha256[:12]} was tampered with; restore the object")
+        raise RevalidationError(f"blob {records.short(sha256)} was tampered with; restore the object")
     return content

@@ -163,7 +163,7 @@ def _rejudged_rows(settings: Settings, since: datetime) -> Iterator[dict[str, st
         if datetime.fromisoformat(one.judged_utc) >= since:
             yield {
                 "table": one.table,
-                "candidate": one.candidate[:12],
+                "candidate": records.short(one.candidate),
                 "when": one.judged_utc[:16],
                 "standing": one.standing.value,
                 "why": one.reason,

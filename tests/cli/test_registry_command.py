@@ -67,7 +67,7 @@ class TestLog:
         heads, _, *rows = out.splitlines()
         assert heads.split() == ["name", "state", "number", "when", "(UTC)", "signed", "by", "why", "tables"]
         (key,) = world.keyring.public["canary"]
-        assert all(f"canary key {key.keyid[:8]}" in row for row in rows)
+        assert all(f"canary key {key.keyid[:12]}" in row for row in rows)
         assert [row.split()[0] for row in rows] == ["canary", "canary~1", "canary~2", "canary~3"]
         assert [re.split(r"  +", row)[-1] for row in rows] == [
             "+softmax.float32",
