@@ -10,6 +10,8 @@ from agents.provider.wire import Price, Route
 
 OTHER_TARIFFS = ("batches", "priority", "flex")
 """Ways of being served that are never asked for."""
+DEAREST_CACHE = 2.0
+"""What a token costs at most that a provider keeps for later calls, over one that it only reads."""
 BYTES_PER_TOKEN = 3
 """Code and prose take more bytes per token in every tokenizer of note: an estimate with this is on the dear side."""
 
@@ -33,10 +35,11 @@ def cost_of(route: Route, input_tokens: int, output_tokens: int, reported: Any) 
     import litellm
 
     try:
-        usd = sum(litellm.cost_per_token(model=route.model, usage_object=reported))
+        usd = float(sum(litellm.cost_per_token(model=route.model, usage_object=reported)))
     except Exception:  # litellm raises bare Exceptions for prices it cannot apply; the dearest tier is then the answer
         return dearest
-    return Usage(input_tokens, output_tokens, float(usd))
+    # Beyond these bounds the server told of more cached tokens than it read, or of fewer than none.
+    return Usage(input_tokens, output_tokens, usd) if 0 <= usd <= DEAREST_CACHE * dearest.usd else dearest
 
 
 def estimated_tokens(size_bytes: int) -> int:

@@ -12,6 +12,8 @@ from agents.provider.wire import Call, clean, input_bytes
 MAX_ANSWER_BYTES = 1 << 20
 """Of text and tool calls together; the stream is cut off there, as at the limit of output tokens."""
 MAX_TOOL_CALLS = 64
+MOST_TOKENS = 1 << 27
+"""That a server may say it counted, for one call: no model reads or writes so many."""
 FINISHES = {
     **dict.fromkeys(("tool_calls", "function_call", "tool_use"), Finish.TOOLS),
     **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), Finish.LENGTH),
@@ -95,15 +97,24 @@ class Received:
         )
 
     def usage(self) -> Usage:
-        """What was billed: as reported, or else as estimated from what went out and came in."""
+        """What was billed: as reported, or as estimated from what went out and came in where a server counted nothing,
+        or no number of tokens, or had not counted to the end.
+        """
         route = self._call.route
-        if self._reported is not None:
-            counts = (self._reported.prompt_tokens or 0, self._reported.completion_tokens or 0)
-            return prices.cost_of(route, *counts, self._reported)
-        output_tokens = prices.estimated_tokens(self._size_bytes + self._thoughts_bytes)
+        read, written = self._told("prompt_tokens"), self._told("completion_tokens")
+        came_bytes = self._size_bytes + self._thoughts_bytes
+        if read and (written or not came_bytes) and self.whole and not self._cut:
+            return prices.cost_of(route, read, written, self._reported)
+        estimated = prices.estimated_tokens(came_bytes)
         if self._hidden_output:
-            output_tokens = max(output_tokens, self._call.max_output_tokens)
-        return prices.cost_of(route, prices.estimated_tokens(input_bytes(self._call)), output_tokens, None)
+            estimated = max(estimated, self._call.max_output_tokens)
+        read = read or prices.estimated_tokens(input_bytes(self._call))
+        return prices.cost_of(route, read, max(written, estimated), None)
+
+    def _told(self, name: str) -> int:
+        """One of the reported counts; 0 where there is none that can be believed."""
+        count = getattr(self._reported, name, None)
+        return count if isinstance(count, int) and 0 <= count <= MOST_TOKENS else 0
 
     def _why(self) -> Finish:
         if self._cut:

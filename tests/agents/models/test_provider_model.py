@@ -6,14 +6,18 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from agents.caps import BudgetCaps
 from agents.chat import ChatRequest, Finish, Message, Role, ToolCall
 from agents.errors import ModelError, ModelUnavailableError, RateLimitedError, RequestRefusedError
+from agents.ledger import Ledger
 from agents.models.provider_client import ProviderClient
 from agents.models.provider_model import ProviderModel
 from agents.models.scripted import Line
+from agents.payment import Payment
 from agents.provider.received import MAX_ANSWER_BYTES
 from agents.provider.wire import Price, Route
 from benchmarks.openai_server import Behaviour, OpenAIServer, Script
@@ -152,6 +156,39 @@ def test_an_empty_answer_is_an_answer(client: ProviderClient, serve: Serve) -> N
 def test_usage_and_money_are_the_providers(client: ProviderClient, serve: Serve) -> None:
     answer = model_at(client, serve(Behaviour("x" * 400))).complete(REQUEST)
     assert answer.usage == PRICE.of(7, 101)
+
+
+def counting(usage: str) -> bytes:
+    """A stream that says `hi`, and reports this."""
+    choice = '{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}'
+    head = '"id":"1","object":"chat.completion.chunk","created":1,"model":"m"'
+    event = f'{{{head},"choices":[{choice}],"usage":{usage}}}'
+    return f"data: {event}\n\ndata: [DONE]\n\n".encode()
+
+
+USAGES = (
+    '{"prompt_tokens":-5,"completion_tokens":-7}',
+    '{"prompt_tokens":10000000000000000000,"completion_tokens":1}',
+    "{}",
+)
+
+
+@pytest.mark.parametrize("usage", USAGES)
+def test_whatever_a_server_says_it_counted_the_budget_can_take(
+    client: ProviderClient, serve: Serve, tmp_path: Path, usage: str
+) -> None:
+    server = serve(Behaviour(raw=counting(usage)))
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        payment = Payment(ledger.budget("s", BudgetCaps()), "a call")
+        answer = model_at(client, server).complete(replace(REQUEST, payer=payment))
+        assert answer.usage.usd > 0 and payment.close() == answer.usage
+
+
+def test_a_contradictory_report_costs_no_more_than_the_dearest_tier(client: ProviderClient, serve: Serve) -> None:
+    details = '{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":-100000}}'
+    server = serve(Behaviour(raw=counting(details)))
+    model = ProviderModel(client, Route("openai/gpt-5-mini", server.url))
+    assert 0 < model.complete(REQUEST).usage.usd < 1e-3
 
 
 def test_usage_is_estimated_where_none_is_reported(client: ProviderClient, serve: Serve) -> None:

@@ -3,10 +3,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.chat import ChatRequest, Finish, Message, Role, ToolCall
+from agents.chat import ChatRequest, Finish, Message, Role, ToolCall, Usage
 from agents.provider import received
 from agents.provider.received import MAX_TOOL_CALLS, Received
 from agents.provider.wire import Call, Price, Route, call_of
@@ -98,6 +99,35 @@ def test_a_chunk_without_choices_only_reports() -> None:
     usage = SimpleNamespace(prompt_tokens=7, completion_tokens=11)
     taken = of(chunk("a", "stop"), SimpleNamespace(choices=[], usage=usage))
     assert taken.usage() == PRICE.of(7, 11)
+
+
+@pytest.mark.parametrize(
+    ("told", "usage"),
+    [
+        ((-5, -7), PRICE.of(100, 30)),
+        ((10**30, 1), PRICE.of(100, 30)),
+        ((7, 1 << 60), PRICE.of(7, 30)),
+        ((None, None), PRICE.of(100, 30)),
+        ((0, 0), PRICE.of(100, 30)),
+        ((7, 0), PRICE.of(7, 30)),
+        ((0, 50), PRICE.of(100, 50)),
+    ],
+)
+def test_counts_that_cannot_be_are_estimated(told: tuple[Any, Any], usage: Usage) -> None:
+    reported = SimpleNamespace(prompt_tokens=told[0], completion_tokens=told[1])
+    assert of(chunk("y" * 90), chunk(finish="stop", usage=reported)).usage() == usage
+
+
+def test_an_answer_of_nothing_took_no_tokens() -> None:
+    reported = SimpleNamespace(prompt_tokens=7, completion_tokens=0)
+    assert of(chunk(finish="stop", usage=reported)).usage() == PRICE.of(7, 0)
+
+
+def test_what_was_counted_before_the_end_is_the_least_that_was_billed() -> None:
+    begun = SimpleNamespace(prompt_tokens=7, completion_tokens=1)
+    assert of(chunk("y" * 90, usage=begun)).usage() == PRICE.of(7, 30)
+    later = SimpleNamespace(prompt_tokens=7, completion_tokens=50)
+    assert of(chunk("y" * 90, usage=later)).usage() == PRICE.of(7, 50)
 
 
 def test_what_broke_off_is_estimated_from_what_came() -> None:
