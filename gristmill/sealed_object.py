@@ -3,14 +3,20 @@
 A file may be exchanged between the moment it is hashed and the moment it is mapped, and even a mapped one is read from
 the disk page by page as it runs. So the bytes are read once, hashed, copied into memory that the kernel seals against
 every writer, this process included, and loaded from there.
+
+Loading runs code. What it does to the arithmetic of the thread that loads is undone: objects that GCC before 13 links with
+`-ffast-math` switch denormal numbers off there, for the engine as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
+import functools
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from gristmill import durable_file
@@ -21,6 +27,9 @@ _ADD_SEALS = 1033
 """`F_ADD_SEALS` of linux/fcntl.h, which Python 3.11 does not name."""
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8
 """Against further seals, shrinking, growing and writing."""
+
+_ENVIRONMENT_BYTES = 64
+"""Room for `fenv_t`: 32 bytes on x86_64, 8 on aarch64."""
 
 _loaded: dict[str, ctypes.CDLL] = {}
 """By digest. Never unloaded: a call may be in flight, and their number is bounded by what a host was ever sent."""
@@ -61,7 +70,27 @@ def _mapped(content: bytes, sha256: str) -> ctypes.CDLL:
         file.write(content)
         file.flush()
         fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
-        return ctypes.CDLL(_path(descriptor, len(_loaded)))
+        with _same_arithmetic():
+            return ctypes.CDLL(_path(descriptor, len(_loaded)))
+
+
+@contextlib.contextmanager
+def _same_arithmetic() -> Iterator[None]:
+    """The thread rounds, flushes and traps afterwards as it did before."""
+    library = _mathematics()
+    kept = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
+    library.fegetenv(kept)
+    try:
+        yield
+    finally:
+        library.fesetenv(kept)
+
+
+@functools.cache
+def _mathematics() -> ctypes.CDLL:
+    """The C library's, by whichever name this system has it."""
+    process = ctypes.CDLL(None)
+    return process if hasattr(process, "fesetenv") else ctypes.CDLL("libm.so.6")
 
 
 def _path(descriptor: int, number: int) -> str:

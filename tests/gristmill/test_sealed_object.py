@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,18 @@ from gristmill.records import sha256_hex
 
 Compile = Callable[..., Path]
 WEIGHT_H = torch.ones(64)
+CHANGES_ARITHMETIC = r"""
+#include <immintrin.h>
+#ifdef ROUNDS_AT_LOAD
+__attribute__((constructor)) static void round_down() { _mm_setcsr(_mm_getcsr() | 0x6000); }
+#endif
+int nothing;
+"""
+READS_ARITHMETIC = r"""
+#include <immintrin.h>
+extern "C" unsigned control() { return _mm_getcsr() & ~0x3Fu; }
+extern "C" void restore(unsigned word) { _mm_setcsr(word); }
+"""
 
 
 def first_row(kernel: NativeKernel) -> torch.Tensor:
@@ -106,6 +120,29 @@ def test_swaps_take_no_descriptors_and_map_an_object_once(
     digest = one[0].object.sha256
     starts = re.findall(rf" 00000000 \S+ \d+ +/memfd:gristmill-{digest[:12]}", Path("/proc/self/maps").read_text())
     assert len(starts) == 1
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="uses the control word of x86_64")
+@pytest.mark.parametrize("flags", [("-ffast-math",), ("-DROUNDS_AT_LOAD",)], ids=["fast-math", "rounding"])
+def test_loading_leaves_the_arithmetic_of_its_thread_as_it_was(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """GCC before 13 links a start-up object into libraries of `-ffast-math` that flushes denormal numbers."""
+    source, target = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
+    source.write_text(CHANGES_ARITHMETIC)
+    subprocess.run(["g++", "-O1", "-shared", "-fPIC", *flags, "-o", str(target), str(source)], check=True)
+    reader = ctypes.CDLL(str(_built_reader(tmp_path)))
+    before = reader.control()
+    sealed_object.load(target)
+    after = reader.control()
+    reader.restore(before)
+    assert after == before
+    assert torch.tensor([1e-40]).mul(2.0).item() > 0
+
+
+def _built_reader(folder: Path) -> Path:
+    source, target = folder / "reader.cpp", folder / "reader.so"
+    source.write_text(READS_ARITHMETIC)
+    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", str(target), str(source)], check=True)
+    return target
 
 
 @pytest.mark.parametrize("spoil", ["other bytes", "gone", "folder", "pipe", "link"])
