@@ -42,11 +42,7 @@ def failed_kernels(object_store: ObjectStore, repository: Repository, kind: Chan
 
     @cache
     def kernels(manifest_sha256: str) -> frozenset[str]:
-        try:
-            table = read_manifest(object_store, manifest_sha256).table
-        except ObjectNotFoundError:
-            return frozenset()
-        return frozenset(digest for entry in table.entries for digest in (entry.candidate, entry.object.sha256))
+        return kernels_of(object_store, manifest_sha256)
 
     def served(state: Entry | None) -> frozenset[str]:
         return frozenset().union(*map(kernels, state.index.tables.values())) if state else frozenset()
@@ -58,6 +54,15 @@ def failed_kernels(object_store: ObjectStore, repository: Repository, kind: Chan
             failed |= dict.fromkeys(served(before), f"generation {before.index.number} failed in canary: {why}")
         failed = _without(failed, served(after)) if failed else failed
     return _without(failed, served(repository.current(replace(kind, name=STABLE))))
+
+
+def kernels_of(object_store: ObjectStore, manifest_sha256: str) -> frozenset[str]:
+    """The candidates and shared objects of a manifest, by digest; none if it was collected."""
+    try:
+        table = read_manifest(object_store, manifest_sha256).table
+    except ObjectNotFoundError:
+        return frozenset()
+    return frozenset(digest for entry in table.entries for digest in (entry.candidate, entry.object.sha256))
 
 
 def why_failed(table: KernelTable, failed: Mapping[str, str]) -> str | None:

@@ -38,10 +38,17 @@ class Canary:
     """Of the fleet's `auto` hosts; see `gristmill.cohort`."""
     manifests: dict[str, str] = field(default_factory=dict)
     """Table to the digest of its manifest, for those that changed."""
+    kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Likewise, to the digests of the objects and candidates that stable does not serve in it: what a failure is the
+    fault of, whichever manifest brings them."""
 
     def expects(self, host: str, follows: str) -> bool:
         """Whether a host with this setting has to serve it."""
         return follows == CANARY or (follows == AUTO and in_cohort(host, self.channel, self.salt, self.share_permille))
+
+    def named(self, table: str) -> frozenset[str]:
+        """The digests that a failure of this table is remembered by."""
+        return frozenset((self.manifests[table], *self.kernels.get(table, ())))
 
     def is_served(self, report: StatusReport) -> bool:
         return (report.channel, report.generation) == (CANARY, self.number)
@@ -91,19 +98,28 @@ class Watch:
     failed: str = ""
     """Why the canary has failed. Once it has, it stays so: what is to be undone must not look well meanwhile."""
     inherited: dict[str, str] = field(default_factory=dict)
-    """Manifest to why it failed, for those that canary has served without a break since a state before, which failed:
-    a promotion between a failure and what is done about it must not wash it off."""
+    """Manifest, object or candidate to why it failed, for those that canary has served without a break since a state
+    before, which failed: a promotion between a failure and what is done about it must not wash it off, nor must
+    another manifest of the same code."""
 
     @property
     def failed_before(self) -> dict[str, str]:
         """Tables that are tried and failed under an earlier state, and why."""
-        manifests = self.canary.manifests
-        return {table: why for table, one in manifests.items() if (why := self.inherited.get(one, ""))}
+        found = {table: self.inherited.keys() & self.canary.named(table) for table in self.canary.manifests}
+        return {table: self.inherited[min(digests)] for table, digests in found.items() if digests}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Tables that are tried and have failed, under this state or an earlier one, and why."""
+        own = dict.fromkeys(self.canary.manifests, self.failed) if self.failed else {}
+        return {**own, **self.failed_before}
 
     @property
     def condemned(self) -> dict[str, str]:
-        """Manifest to why it has failed, under this state or an earlier one: all that changed, if this one failed."""
-        own = dict.fromkeys(self.canary.manifests.values(), self.failed) if self.failed else {}
+        """Manifest, object or candidate to why it has failed, under this state or an earlier one: all that is tried,
+        if this one failed."""
+        tried = frozenset[str]().union(*map(self.canary.named, self.canary.manifests))
+        own = dict.fromkeys(tried, self.failed) if self.failed else {}
         return {**own, **self.inherited}
 
     schema_version: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,11 +23,11 @@ from gristmill.store import ObjectStore, StoredObject
 from gristmill.trust import Channel
 from registry.canary import DEFAULT_POLICY, Assessment, WatchPolicy, look
 from registry.entry import Entry
-from registry.failures import LOOKED_BACK
+from registry.failures import LOOKED_BACK, kernels_of
 from registry.garbage import store_clock_s
 from registry.keys import Keyring
 from registry.publication import read_manifest
-from registry.repository import Repository
+from registry.repository import Orders, Repository
 from registry.witness import Canary, Watch
 from tasks.errors import WatchError
 from tasks.settings import Settings
@@ -34,6 +35,8 @@ from tasks.settings import Settings
 SHOWN_S = 3600.0
 """Where nothing is tried, reports so young are shown."""
 _ATTEMPTS = 8
+States = Callable[[], Iterator[tuple[str, frozenset[str]]]]
+"""Newest first: the digest of each and all that it serves by digest."""
 
 
 @dataclass(frozen=True)
@@ -100,19 +103,27 @@ def look_at(
     orders = repository.orders(channel)
     entry, share = orders.canary, orders.share_permille
     now_s = store_clock_s(object_store)
-    tried, stable = (_run_by_hosts(object_store, one, orders.revoked) for one in (entry, orders.stable))
-    promoted_s = _written_s(object_store, entry, now_s) if entry else now_s
-    canary = canary_of(channel, entry, tried, stable, share, promoted_s)
+    canary = _tried(object_store, channel, orders, now_s)
     if canary is None or entry is None:
         received = tuple(read_reports(object_store, channel, now_s - SHOWN_S))
         return Looked(channel, entry, share, received, now_s, policy, None, None)
     received = tuple(read_reports(object_store, channel, canary.promoted_s - policy.silent_s))
 
-    def states() -> Iterator[Entry]:
-        return islice(repository.history_from(entry, channel), LOOKED_BACK)
-
+    states = _states(object_store, repository, channel, entry)
     watch, assessment = _looked(object_store, canary, states, received, now_s, policy, remember)
     return Looked(channel, entry, share, received, now_s, policy, watch, assessment)
+
+
+def remembered(object_store: ObjectStore, keyring: Keyring, channel: Channel) -> Watch | None:
+    """What the watch has found of what canary tries now, as far as it was written down: no report is looked at. None
+    where nothing is tried."""
+    repository = Repository(object_store, keyring)
+    orders = repository.orders(channel)
+    canary = _tried(object_store, channel, orders, store_clock_s(object_store))
+    if canary is None:
+        return None
+    known, _ = _recall(object_store, watch_key(channel))
+    return _taken_up(known, canary, _states(object_store, repository, channel, orders.canary))
 
 
 def canary_of(
@@ -122,6 +133,7 @@ def canary_of(
     stable: Mapping[str, str],
     share_permille: int,
     promoted_s: float,
+    kernels: Callable[[str], frozenset[str]] = lambda manifest: frozenset(),
 ) -> Canary | None:
     """What is tried; None while canary serves nothing that stable does not serve: to lack tables tries nothing.
 
@@ -129,6 +141,7 @@ def canary_of(
         promoted_s: when the state was written, by the store's clock, as all that hosts report is.
         tried, stable: tables that hosts of either channel run: what is revoked is tried on nobody, and waited for by
             nobody. Hosts draw their cohort with what the index says all the same.
+        kernels: the digests of a manifest's objects and candidates.
     """
     if entry is None or not cohort.tries(tried, stable):
         return None
@@ -142,12 +155,36 @@ def canary_of(
         salt=cohort.salt_of(entry.index),
         share_permille=share_permille,
         manifests=manifests,
+        kernels={
+            name: tuple(sorted(kernels(digest) - (kernels(stable[name]) if name in stable else frozenset())))
+            for name, digest in manifests.items()
+        },
     )
 
 
 def watch_key(channel: Channel) -> str:
     """Where the store keeps what is remembered of a channel's canary."""
     return f"watch/{channel.fleet}/{channel.model}/{channel.hardware}.json"
+
+
+def _tried(object_store: ObjectStore, channel: Channel, orders: Orders, now_s: float) -> Canary | None:
+    """See `canary_of`."""
+    entry = orders.canary
+    tried, stable = (_run_by_hosts(object_store, one, orders.revoked) for one in (entry, orders.stable))
+    promoted_s = _written_s(object_store, entry, now_s) if entry else now_s
+    kernels = functools.partial(kernels_of, object_store)
+    return canary_of(channel, entry, tried, stable, orders.share_permille, promoted_s, kernels)
+
+
+def _states(object_store: ObjectStore, repository: Repository, channel: Channel, entry: Entry | None) -> States:
+    """A state of canary and those before it, each with all that it serves by digest."""
+
+    def states() -> Iterator[tuple[str, frozenset[str]]]:
+        for state in islice(repository.history_from(entry, channel), LOOKED_BACK):
+            manifests = state.index.tables.values()
+            yield state.sha256, frozenset(manifests).union(*(kernels_of(object_store, one) for one in manifests))
+
+    return states
 
 
 def _run_by_hosts(object_store: ObjectStore, entry: Entry | None, revoked: Revocations) -> dict[str, str]:
@@ -173,27 +210,31 @@ def _written_s(object_store: ObjectStore, entry: Entry, now_s: float) -> float:
     return next((one.modified_s for one in found), now_s)
 
 
-def _begun(canary: Canary, known: Watch | None, states: Callable[[], Iterator[Entry]]) -> Watch:
-    """The watch of a state that was not looked at yet. It inherits the failures of manifests that canary has served
-    ever since the state that was: whoever rolled them back and brought them again knew.
+def _taken_up(known: Watch | None, canary: Canary, states: States) -> Watch:
+    """The watch of a canary, upon what was remembered. That of a state that was not looked at yet inherits the failures
+    of what canary has served ever since the state that was, in whichever manifest: whoever rolled it back and brought
+    it again knew.
 
     Args:
         states: of the channel, newest first.
     """
     if known is None:
         return Watch(canary)
-    left = {digest: why for digest, why in known.condemned.items() if digest in canary.manifests.values()}
-    for state in states() if left else ():
-        if state.sha256 == known.canary.state:
+    if known.canary.state == canary.state:
+        return replace(known, canary=canary)
+    tried = frozenset[str]().union(*map(canary.named, canary.manifests))
+    left = {digest: why for digest, why in known.condemned.items() if digest in tried}
+    for state, served in states() if left else ():
+        if state == known.canary.state:
             break
-        left = {digest: why for digest, why in left.items() if digest in state.index.tables.values()}
+        left = {digest: why for digest, why in left.items() if digest in served}
     return Watch(canary, inherited=left)
 
 
 def _looked(
     object_store: ObjectStore,
     canary: Canary,
-    states: Callable[[], Iterator[Entry]],
+    states: States,
     received: tuple[Received, ...],
     now_s: float,
     policy: WatchPolicy,
@@ -202,9 +243,7 @@ def _looked(
     key = watch_key(canary.channel)
     for _ in range(_ATTEMPTS):
         known, etag = _recall(object_store, key)
-        same = known is not None and known.canary.state == canary.state
-        before = replace(known, canary=canary) if known is not None and same else _begun(canary, known, states)
-        watch, assessment = look(before, received, now_s, policy)
+        watch, assessment = look(_taken_up(known, canary, states), received, now_s, policy)
         if not remember or watch == known:
             return watch, assessment
         content = limits.checked(records.canonical_json(watch), limits.MAX_WATCH_BYTES, f"{object_store.url}: {key}")

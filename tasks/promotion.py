@@ -38,6 +38,7 @@ from registry.promotion import (
 )
 from registry.publication import Published, publish
 from registry.repository import Repository
+from tasks import canary
 from tasks.errors import NoWinnerError
 from tasks.journal import JournalEntry
 from tasks.search_plan import NOT_RELEASED
@@ -227,9 +228,17 @@ def publish_artifacts(
 
 
 def failed_in_canary(store: ObjectStore, settings: Settings) -> dict[str, str]:
-    """Candidates and objects, by digest, that failed there: when and why. See `registry.failures`."""
-    repository = Repository(store, keyring_of(settings))
-    return failed_kernels(store, repository, channel_of(settings, "canary")) if repository.exists() else {}
+    """Candidates and objects, by digest, that failed there: when and why. See `registry.failures`; what the watch has
+    condemned and nobody has undone yet is among them.
+    """
+    keyring, channel = keyring_of(settings), channel_of(settings, "canary")
+    repository = Repository(store, keyring)
+    if not repository.exists():
+        return {}
+    watch = canary.remembered(store, keyring, channel)
+    condemned = watch.condemned.items() if watch else ()
+    now = {digest: f"it fails in canary, where it still is: {why}" for digest, why in condemned}
+    return {**now, **failed_kernels(store, repository, channel)}
 
 
 def policy_approves(settings: Settings, keyring: Keyring) -> bool:

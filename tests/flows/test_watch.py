@@ -18,6 +18,8 @@ from flows.promote import release_steps
 from flows.steps import Step, plain
 from flows.watch import Watched, watch_steps
 from gristmill import cohort, records, trust
+from gristmill.domain import AxisRange, Domain
+from gristmill.kernel_table import Artifact
 from gristmill.status_report import report, report_key
 from registry import entry
 from registry.approval import PERSON, approve
@@ -28,14 +30,15 @@ from registry.publication import move, publish
 from registry.revocation import revoke
 from registry.rollback import roll_back
 from registry.share import set_share
-from tasks import canary, object_store, watch_report
+from tasks import canary, object_store, promotion, watch_report
 from tasks.errors import WatchError
 from tasks.object_store import OpenStore
 from tasks.settings import Settings
 from tests.registry.canary_world import PROMOTED_S, FakeHost, fleet, utc
-from tests.registry.world import CANARY, STABLE, DelegatingStore, DyingStore, Killed, World, make_artifact, take
+from tests.registry.world import CANARY, STABLE, DelegatingStore, DyingStore, Killed, World, make_artifact, ref, take
 
 POLICY = WatchPolicy(soak_s=0.0)
+BEYOND = AxisRange("tokens", 9, 16)
 
 
 class Trial:
@@ -92,6 +95,13 @@ def dying(before: str) -> Step:
         return run
 
     return wrap
+
+
+def built_anew(artifact: Artifact, files: dict[str, bytes]) -> tuple[Artifact, dict[str, bytes]]:
+    """The same candidate, from another compiler."""
+    code = b"other code"
+    entry = replace(artifact.table.entries[0], object=ref("kernel.so", code))
+    return replace(artifact, table=replace(artifact.table, entries=(entry,))), files | {records.sha256_hex(code): code}
 
 
 def outcome(found: Watched) -> Outcome:
@@ -248,6 +258,37 @@ class TestInterrupted:
         assert why_failed(make_artifact("silu_and_mul", b"code 3")[0].table, failed) is None
         again = trial.look()
         assert outcome(again) is Outcome.INCONCLUSIVE and again.action == "", "the others are tried by themselves"
+
+    @pytest.mark.parametrize("part", ["object", "candidate"])
+    def test_another_manifest_of_the_same_code_is_no_pardon(self, trial: Trial, part: str) -> None:
+        trial.report(fleet(mismatches=1), 60)
+        canary.look_at(trial.world.store, trial.world.keyring, CANARY, POLICY, remember=True)
+        failed = promotion.failed_in_canary(trial.world.store, trial.settings)
+        artifact, files = make_artifact("rms_norm", b"code 2", "1.7")
+        assert "4 mismatches" in str(why_failed(artifact.table, failed))
+        if part == "candidate":
+            artifact, files = built_anew(artifact, files)
+            assert "4 mismatches" in str(why_failed(artifact.table, failed))
+        trial.tried = publish(trial.world.store, trial.world.keyring, CANARY, [artifact], files, take)
+        trial.swapped[True] = utc(time.time())
+        trial.report(fleet(), 120)
+        trial.look(act=False, remember=True)
+        found = trial.reports(fleet())
+        assert outcome(found) is Outcome.FAILED
+        assert found.action.startswith("took out rms_norm.float32: canary/")
+        assert trial.serves(STABLE) == trial.serves(CANARY) == {"softmax.float32"}
+
+    def test_what_a_table_shares_with_stable_is_not_at_fault(self, trial: Trial) -> None:
+        """Two ranges, of which stable serves one: the other one failed."""
+        old, files = make_artifact("softmax", b"code 1")
+        new, more = make_artifact("softmax", b"code 6")
+        entries = (*old.table.entries, replace(new.table.entries[0], domain=Domain("softmax", "float32", (BEYOND,))))
+        both = replace(new, table=replace(new.table, entries=entries))
+        trial.tried = publish(trial.world.store, trial.world.keyring, CANARY, [both], files | more, take)
+        trial.report(fleet(mismatches=1), 60)
+        canary.look_at(trial.world.store, trial.world.keyring, CANARY, POLICY, remember=True)
+        failed = promotion.failed_in_canary(trial.world.store, trial.settings)
+        assert why_failed(new.table, failed) and why_failed(old.table, failed) is None
 
     def test_what_a_person_brings_again_is_tried_again(self, trial: Trial) -> None:
         trial.report(fleet(mismatches=1), 60)
