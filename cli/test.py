@@ -1,12 +1,37 @@
-"""`./mill test`: the repository's tests, by pytest."""
+"""`./mill test`: the repository's tests, by pytest.
+
+The whole suite goes in two passes: first what may run side by side, a worker per core, then one at a time what
+measures, or takes cores and memory from others. A selection is one pass, as pytest itself would do it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from cli.home import ROOT
+
+ALONE = (
+    "tests/harness",
+    "tests/evil",
+    "tests/honest",
+    "tests/agents/test_fused_judged.py",
+    "tests/agents/test_llm_agent_judged.py",
+    "tests/gristmill/serving/test_paired.py",
+)
+"""What is tested there is time, or who goes before whom, or what a program without bounds takes from others."""
+MOST_WORKERS = 8
+"""Each loads torch, Prefect and MLflow: most of a gigabyte."""
+SIDE_BY_SIDE = ("--dist", "loadfile", "--no-loadscope-reorder")
+"""Tests of a file share what it sets up, and some build on the one before them."""
+SELECTS_NOTHING = re.compile(r"-[qv]+|-[pr]\S+|--(durations|tb|color)=\S+")
+GRACE_S = 30.0
+"""For what is to be taken down after Ctrl-C."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +41,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    command = [sys.executable, "-m", "pytest", *arguments.rest]
-    print("running pytest", *arguments.rest, "in the checkout", flush=True)
-    return subprocess.call(command, cwd=ROOT)
+    """Makes every pass, also after one that failed; the exit code is that of the first that did."""
+    failed = 0
+    for selection in passes(arguments.rest, min(len(os.sched_getaffinity(0)), MOST_WORKERS)):
+        print("running pytest", *selection, "in the checkout", flush=True)
+        code = _ended(subprocess.Popen([sys.executable, "-m", "pytest", *selection], cwd=ROOT))
+        failed = failed or code
+    return failed
+
+
+def passes(rest: Sequence[str], workers: int) -> list[tuple[str, ...]]:
+    """The arguments of one pytest after another."""
+    if workers < 2 or not all(map(SELECTS_NOTHING.fullmatch, rest)):
+        return [tuple(rest)]
+    ignored = (f"--ignore={path}" for path in ALONE)
+    return [(*rest, "-n", str(workers), *SIDE_BY_SIDE, *ignored), (*rest, *ALONE)]
+
+
+def _ended(pytest: subprocess.Popen[bytes]) -> int:
+    """Its exit code. A terminal interrupts it as well, and it takes down what its tests have started: that is waited
+    for, before the interruption goes on. Who interrupts this process alone is passed on, later.
+    """
+    try:
+        return pytest.wait()
+    except KeyboardInterrupt:
+        try:
+            pytest.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            pytest.send_signal(signal.SIGINT)
+            pytest.wait()
+        raise
