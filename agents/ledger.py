@@ -9,6 +9,7 @@ What holds after a crash, at any moment:
 * Nobody releases it. As soon as its process is gone (see `agents.process_identity`) it is shown as abandoned, which is
   spent in full. A process that only looked gone may still settle, and then what it says counts.
 * `settle` replaces a reservation by what was spent, or leaves it as it was: never neither, never both.
+* An interrupt in the middle of either leaves nothing reserved that its caller does not know of.
 * A search that is started again goes on with what its earlier lives have spent.
 
 So a cap is passed only by a call that costs more than was reserved for it, and by that much.
@@ -176,24 +177,30 @@ class Ledger:
     ) -> LedgerReservation:
         """See `Budget.reserve`."""
         counts, needed, day = _counts(most, purpose), _counts(least or most, purpose), self.today()
-        with self._transaction() as connection:
-            for column, name, limits in (("search", search, caps.search), ("day", day, caps.day)):
-                room = _room(connection, column, name, limits, needed, purpose)
-                counts = tuple(map(min, counts, room))
-            number = connection.execute(
-                f"INSERT INTO reservations (search, day, purpose, process, reserved_ms, {COLUMNS})"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (search, day, purpose, self._process, round(self._clock() * 1000), *counts),
-            ).lastrowid
+        number = None
+        try:
+            with self._transaction() as connection:
+                for column, name, limits in (("search", search, caps.search), ("day", day, caps.day)):
+                    room = _room(connection, column, name, limits, needed, purpose)
+                    counts = tuple(map(min, counts, room))
+                number = connection.execute(
+                    f"INSERT INTO reservations (search, day, purpose, process, reserved_ms, {COLUMNS})"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (search, day, purpose, self._process, round(self._clock() * 1000), *counts),
+                ).lastrowid
+        except KeyboardInterrupt:
+            if number is not None:  # it may be on disk, and nobody will hear of it
+                self.end(number, search, day, None)
+            raise
         assert number is not None
         return LedgerReservation(self, number, search, day, _amount(counts))
 
     def end(self, number: int, search: str, day: str, actual: Amount | None) -> None:
-        """Replaces a reservation by what was spent; by nothing if that is None."""
+        """Replaces a reservation by what was spent; by nothing if that is None. Doing it again changes nothing."""
         counts = None if actual is None else _counts(actual, "a call that was made")
         with self._transaction() as connection:
-            connection.execute("DELETE FROM reservations WHERE id = ?", (number,))
-            if counts is not None:
+            found = connection.execute("DELETE FROM reservations WHERE id = ?", (number,)).rowcount
+            if found and counts is not None:
                 sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in RESOURCES)
                 connection.execute(
                     f"INSERT INTO spent (search, day, calls, {COLUMNS}) VALUES (?, ?, 1, ?, ?, ?, ?)"
@@ -226,8 +233,8 @@ class Ledger:
         if os.getpid() != self._pid:
             raise RuntimeError("a ledger does not survive a fork: open it in the child")
         with self._lock, _clear_errors(self._path):
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
+                self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
@@ -268,7 +275,12 @@ class LedgerReservation:
     def _end(self, actual: Amount | None) -> None:
         if self._ended:
             raise RuntimeError("this reservation has been settled or cancelled before")
-        self._ledger.end(*self._place, actual)
+        try:
+            self._ledger.end(*self._place, actual)
+        except KeyboardInterrupt:
+            self._ledger.end(*self._place, actual)
+            self._ended = True
+            raise
         self._ended = True
 
 

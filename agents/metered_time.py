@@ -56,9 +56,9 @@ class WallTime:
         self._started_s = self._clock()
 
     def _settle(self) -> None:
-        if self._slice is not None:
-            self._slice.settle(Amount(wall_s=self._clock() - self._started_s))
-            self._slice = None
+        over, self._slice = self._slice, None  # in this order: what an interrupt meets is settled all the same
+        if over is not None:
+            over.settle(Amount(wall_s=self._clock() - self._started_s))
 
 
 class DeviceTime:

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings, stateful
@@ -175,6 +176,61 @@ def test_a_failure_in_a_transaction_changes_nothing(path: Path) -> None:
         with sqlite3.connect(path) as other:
             other.execute("DROP TRIGGER full")
         reservation.settle(Amount(usd=0.5))
+        assert ledger.searches()[0].spent == Amount(usd=0.5)
+
+
+class Interrupted:
+    """A connection in whose n-th statement a Ctrl-C comes, once: as it begins, or when its work is done."""
+
+    def __init__(self, connection: sqlite3.Connection, statement: int, *, done: bool) -> None:
+        self._connection = connection
+        self._left = statement
+        self._done = done
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        self._left -= 1
+        if self._left == 0 and not self._done:
+            raise KeyboardInterrupt
+        cursor = self._connection.execute(*arguments)
+        if self._left == 0:
+            raise KeyboardInterrupt
+        return cursor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, ledger: Ledger, statement: int, *, done: bool) -> None:
+    connection = ledger._connection
+    monkeypatch.setattr(ledger, "_connection", Interrupted(connection, statement, done=done))
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("statement", [1, 2, 3])
+def test_an_interrupted_reservation_is_none(
+    path: Path, monkeypatch: pytest.MonkeyPatch, statement: int, done: bool
+) -> None:
+    """BEGIN, INSERT, COMMIT."""
+    with Ledger(path) as ledger:
+        budget = ledger.budget("s1", NONE)
+        interrupt(monkeypatch, ledger, statement, done=done)
+        with pytest.raises(KeyboardInterrupt):
+            budget.reserve(Amount(usd=1.0), "a call")
+        assert ledger.open_reservations() == ()
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("statement", [1, 2, 3, 4])
+def test_an_interrupted_settlement_is_one_and_counts_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, statement: int, done: bool
+) -> None:
+    """BEGIN, DELETE, INSERT, COMMIT."""
+    with Ledger(path) as ledger:
+        reservation = ledger.budget("s1", NONE).reserve(Amount(usd=1.0), "a call")
+        interrupt(monkeypatch, ledger, statement, done=done)
+        with pytest.raises(KeyboardInterrupt):
+            reservation.settle(Amount(usd=0.5))
+        assert ledger.open_reservations() == ()
         assert ledger.searches()[0].spent == Amount(usd=0.5)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agents.caps import BudgetCaps, Caps
 from agents.errors import BudgetSpentError
-from agents.ledger import Ledger
+from agents.ledger import Ledger, LedgerReservation
 from agents.metered_time import LEAST_S, DeviceTime, WallTime
 from agents.spending import Amount
 
@@ -81,6 +81,27 @@ def test_the_end_charges_the_wall_time_that_was_used(ledger: Ledger) -> None:
     with WallTime(ledger.budget("s1", BudgetCaps()), 10.0, lambda: now_s):
         now_s = 3.5
     assert ledger.searches()[0].spent == Amount(wall_s=3.5)
+
+
+def test_a_slice_whose_settlement_is_interrupted_is_charged_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    settle = LedgerReservation.settle
+
+    def interrupted(reservation: LedgerReservation, actual: Amount) -> None:
+        settle(reservation, actual)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LedgerReservation, "settle", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        WallTime(ledger.budget("s1", BudgetCaps()), 10.0, lambda: now_s) as wall,
+    ):
+        now_s = 12.0
+        wall.tick()
+    assert ledger.searches()[0].spent == Amount(wall_s=12.0)
+    assert ledger.open_reservations() == ()
 
 
 def test_device_time_passes_a_cap_by_the_last_call_at_most(ledger: Ledger) -> None:
