@@ -4,8 +4,8 @@ A file may be exchanged between the moment it is hashed and the moment it is map
 the disk page by page as it runs. So the bytes are read once, hashed, copied into memory that the kernel seals against
 every writer, this process included, and loaded from there.
 
-Loading runs code. What it does to the arithmetic of the thread that loads is undone: objects that GCC before 13 links with
-`-ffast-math` switch denormal numbers off there, for the engine as well.
+Loading runs code. What it does to the arithmetic of the thread that loads is undone: objects that GCC before 13 links
+with `-ffast-math` switch denormal numbers off there, for the engine as well.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import base64
 import ctypes
+import gc
 import json
 import mmap
 import os
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct("<IIQ")
 """Kind, bytes of the payload, nonce."""
-LOAD, PLAN, SETUP, RUN, QUIT = 1, 2, 3, 4, 5
+LOAD, PLAN, SETUP, RUN, QUIT, REVIEW = 1, 2, 3, 4, 5, 6
 DONE, REFUSED, FAILED = 101, 102, 103
 MAX_TEXT_BYTES = 2000
 LOAD_HEAD = struct.Struct("<q")
@@ -47,6 +48,8 @@ PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
 MAP_SHARED = 1
 MADV_POPULATE_READ = 22
 MAP_FAILED = ctypes.c_void_p(-1).value
+SETTINGS_ROOM = 32
+LEFT_CHANGED = "left {} changed: an engine shares it with its kernels, so restore it before you return"
 MAX_RANK = 4
 CHAIN_TENSORS = 8
 DTYPE_CODES = {"float32": 1, "bfloat16": 2, "float64": 3, "int32": 4, "int64": 5}
@@ -168,6 +171,7 @@ class Plan:
         fields = PLAN_HEAD.unpack_from(payload)
         offset, input_bytes, output_bytes, inputs, outputs, scalars, self.sets, guarded, populate, linked, _ = fields
         self.linked = bool(linked)
+        self.guarded = bool(guarded)
         place = PLAN_HEAD.size
         tensors = [
             Tensor(PLAN_TENSOR.unpack_from(payload, place + i * PLAN_TENSOR.size)) for i in range(inputs + outputs)
@@ -234,6 +238,55 @@ class Calls:
             function(*arguments[step(address)])
 
 
+class Settings:
+    """What this process and its main thread are set to, and what torch is: a candidate leaves all of it as it was."""
+
+    def __init__(self, torch: Any, library: Any) -> None:
+        self._torch = torch
+        self._library = library
+        library.arithmetic.restype = ctypes.c_uint64
+        library.changed_setting.restype = ctypes.c_char_p
+        library.restore_arithmetic.argtypes = (ctypes.c_uint64,)
+        library.read_settings.argtypes = (ctypes.c_void_p,)
+        library.changed_setting.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+
+    def arithmetic(self) -> int:
+        """How the thread rounds, flushes and traps."""
+        return int(self._library.arithmetic())
+
+    def restore_arithmetic(self, before: int) -> None:
+        self._library.restore_arithmetic(before)
+
+    def read(self) -> tuple[Any, dict[str, Any]]:
+        """All of them."""
+        native = (ctypes.c_uint64 * SETTINGS_ROOM)()
+        self._library.read_settings(native)
+        torch = self._torch
+        return native, {
+            "torch's number of threads": torch.get_num_threads(),
+            "torch's default dtype": torch.get_default_dtype(),
+            "torch's default device": torch.get_default_device(),
+            "torch's precision of matrix products": torch.get_float32_matmul_precision(),
+            "whether torch is deterministic": torch.are_deterministic_algorithms_enabled(),
+            "whether torch records gradients": torch.is_grad_enabled(),
+            "Python's garbage collection": gc.isenabled(),
+            "Python's recursion limit": sys.getrecursionlimit(),
+        }
+
+    def compare(self, before: tuple[Any, dict[str, Any]], *, requests_between: bool = False) -> None:
+        """Raises RefusalError if one is not what it was."""
+        native, others = self.read()
+        changed = next((name for name, value in others.items() if value != before[1][name]), None)
+        found = self._library.changed_setting(before[0], native, requests_between)
+        if changed or found:
+            raise RefusalError(LEFT_CHANGED.format(changed or found.decode()))
+
+    def compare_arithmetic(self, before: int) -> None:
+        """Likewise of that alone, which takes no time."""
+        if self.arithmetic() != before:
+            raise RefusalError(LEFT_CHANGED.format("its thread's floating-point control word"))
+
+
 class PythonExecutor:
     """Calls `run(*inputs, *scalars, *outputs)` of a candidate's `main.py` on torch tensors over the judge's buffers."""
 
@@ -242,6 +295,8 @@ class PythonExecutor:
 
         self._torch = torch
         self._library = library
+        self._settings = Settings(torch, library)
+        before, arithmetic = self._settings.read(), self._settings.arithmetic()
         folder = unpack(json.loads(payload[LOAD_HEAD.size :]))
         sys.path.insert(0, folder)
         try:
@@ -254,6 +309,9 @@ class PythonExecutor:
             raise RefusalError("main.py defines no run(*inputs, *scalars, *outputs)") from None
         except Exception as error:
             raise RefusalError(f"main.py cannot be loaded: {type(error).__name__}: {error}") from None
+        self._settings.restore_arithmetic(arithmetic)  # as after an object that switches denormals off
+        self._settings.compare(before)
+        self._loaded = self._settings.read()
         self._plan: Plan | None = None
         self._calls: Calls | None = None
 
@@ -268,12 +326,21 @@ class PythonExecutor:
         raise RefusalError("a Python candidate has no setup phase")
 
     def run(self, seed: int, calls: int, pool: Any) -> None:
-        assert self._calls is not None
+        assert self._calls is not None and self._plan is not None
+        before = self._settings.read() if self._plan.guarded else None
+        arithmetic = self._settings.arithmetic()
         with self._torch.inference_mode():
             try:
                 self._calls.run(self._run, seed, calls, pool)
             except Exception as error:
                 raise RefusalError(f"run raised {type(error).__name__}: {error}") from None
+        self._settings.compare_arithmetic(arithmetic)
+        if before is not None:
+            self._settings.compare(before)
+
+    def review(self) -> None:
+        """Raises RefusalError if a setting is not what it was when the candidate was loaded."""
+        self._settings.compare(self._loaded, requests_between=True)
 
 
 def unpack(files: dict[str, str]) -> str:
@@ -323,6 +390,8 @@ def serve(channel: socket.socket, inputs_fd: int, outputs_fd: int, load: Any) ->
                 executor.plan(payload, inputs_fd, outputs_fd)
             elif kind == LOAD:
                 executor = load(payload)
+            elif kind == REVIEW:
+                executor.review()
             elif kind == QUIT:
                 return
         except RefusalError as refusal:

@@ -111,6 +111,14 @@ class Session:
         head = runner.RUN_HEAD.pack(seed, calls, len(pool))
         return self.request(runner.RUN, head + pool.tobytes(), timeout_s)
 
+    def review(self, timeout_s: float) -> None:
+        """Compares all settings of the runner's process with those it had when the candidate was loaded.
+
+        Raises:
+            Finding: one was left changed; or as `request`.
+        """
+        self.request(runner.REVIEW, b"", timeout_s)
+
     @property
     def process_id(self) -> int | None:
         """Of the runner; None when it is no more."""

@@ -2,7 +2,8 @@
  *
  * Destination passing: the caller owns every buffer, the kernel fills the outputs. A kernel keeps no state between
  * calls, touches no memory but what the call names, has joined its threads when it returns, and may be
- * called from several threads at once. Inputs are read-only. Outputs do not overlap inputs or one another.
+ * called from several threads at once. It leaves the settings of its thread and process as it found them: rounding and
+ * denormals, OpenMP's threads, signals, affinity, locale, environment. Inputs are read-only. Outputs do not overlap inputs or one another.
  * Inputs and outputs are aligned to their element's size and no more: engines hand over views, which begin anywhere. What
  * needs more (aligned loads and stores, those past the cache) looks at the address first.
  *

@@ -3,10 +3,12 @@
  * Loaded into the judge by `harness/native.py`. Nothing here runs or trusts a candidate: memory that a candidate may write
  * is only ever read as data.
  */
+#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 
 #include "chain.h"
+#include "settings.h"
 
 /* One input tensor of all sets, in four dimensions, outermost first. */
 typedef struct {
@@ -391,4 +393,16 @@ int32_t same(const uint8_t *before, int64_t before_pitch, const uint8_t *after, 
     for (int64_t n = 0; n < count; n++)
         if (memcmp(before + numbers[n] * before_pitch, after + numbers[n] * after_pitch, (size_t)bytes)) return 0;
     return 1;
+}
+
+/* For runners in Python. */
+uint64_t arithmetic(void) { return settings_arithmetic(); }
+
+void restore_arithmetic(uint64_t before) { settings_restore_arithmetic(before); }
+
+void read_settings(settings *into) { settings_read(into); }
+
+/* The name of what differs, or NULL. */
+const char *changed_setting(const settings *before, const settings *after, int requests_between) {
+    return settings_changed(before, after, requests_between ? UNTOUCHED : 0);
 }

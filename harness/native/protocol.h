@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { LOAD = 1, PLAN = 2, SETUP = 3, RUN = 4, QUIT = 5 };
+enum { LOAD = 1, PLAN = 2, SETUP = 3, RUN = 4, QUIT = 5, REVIEW = 6 }; /* REVIEW: of all settings, since LOAD */
 enum { DONE = 101, REFUSED = 102, FAILED = 103 };
 enum { MAX_TENSORS = 16, MAX_SCALARS = 8, MAX_TEXT_BYTES = 2000 };
 

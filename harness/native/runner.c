@@ -25,6 +25,7 @@
 #include "chain.h"
 #include "gristmill_kernel.h"
 #include "protocol.h"
+#include "settings.h"
 
 #define SECCOMP_MODE_FILTER 2
 #define LINK_BYTES (1u << 19) /* four times `LINKED_BYTES` of harness/layout.py, for what alignment adds */
@@ -288,6 +289,40 @@ static uint32_t run(uint8_t *payload) {
     return DONE;
 }
 
+static settings loaded;
+
+static uint32_t carry_out(uint32_t kind, uint8_t *payload, size_t bytes) {
+    switch (kind) {
+        case RUN: return run(payload);
+        case SETUP: return set_up((const uint32_t *)payload, bytes / 4);
+        case PLAN: return make_plan(payload);
+        case LOAD: return load(payload, bytes);
+        default: return DONE;
+    }
+}
+
+/* Carries out a request, and sees that the candidate leaves all settings as they were: the arithmetic always, the others
+ * where no time is taken.
+ */
+static uint32_t answer(uint32_t kind, uint8_t *payload, size_t bytes) {
+    const int wholly = kind == LOAD || (plan.head.guarded && (kind == SETUP || kind == RUN));
+    settings before, after;
+    if (kind == REVIEW) before = loaded;
+    else if (wholly) settings_read(&before);
+    const uint64_t arithmetic = settings_arithmetic();
+    const uint32_t said = carry_out(kind, payload, bytes);
+    if (kind == LOAD) settings_restore_arithmetic(arithmetic);
+    const int arithmetic_changed = settings_arithmetic() != arithmetic;
+    if (said != DONE || (!wholly && kind != REVIEW && !arithmetic_changed)) return said;
+    const char *changed = setting_names[ARITHMETIC];
+    if (!arithmetic_changed) {
+        settings_read(&after);
+        changed = settings_changed(&before, &after, kind == REVIEW ? UNTOUCHED : 0);
+        if (kind == LOAD) loaded = after;
+    }
+    return changed ? say(REFUSED, LEFT_CHANGED, changed) : DONE;
+}
+
 static void install_filter(int fd) {
     struct stat facts;
     static struct sock_filter program[4096];
@@ -317,16 +352,12 @@ int main(int argc, char **argv) {
         if (!payload) _exit(4);
         receive(payload, message.size_bytes);
         text[0] = 0;
-        uint32_t answer = DONE;
-        if (message.kind == RUN) answer = run(payload);
-        else if (message.kind == SETUP) answer = set_up((const uint32_t *)payload, message.size_bytes / 4);
-        else if (message.kind == PLAN) answer = make_plan(payload);
-        else if (message.kind == LOAD) answer = load(payload, message.size_bytes);
-        else if (message.kind == QUIT) return 0;
+        if (message.kind == QUIT) return 0;
+        const uint32_t answered = answer(message.kind, payload, message.size_bytes);
         struct {
             header head;
             char text[MAX_TEXT_BYTES];
-        } reply = {{answer, (uint32_t)strlen(text), message.nonce}, {0}};
+        } reply = {{answered, (uint32_t)strlen(text), message.nonce}, {0}};
         memcpy(reply.text, text, reply.head.size_bytes);
         if (send(channel, &reply, sizeof reply.head + reply.head.size_bytes, MSG_NOSIGNAL) < 0) return 0;
         free(payload);

@@ -1,4 +1,4 @@
-# trick: prints when it is loaded, sets the number of threads, and works through dataclasses and partial functions
+# trick: prints when it is loaded, sets the number of threads and puts it back, works through dataclasses and partial functions
 # family: style
 # operator: rotary_embedding
 # axes: tokens=2 query_heads=4 key_heads=2 head_dim=32
@@ -12,7 +12,6 @@ import torch
 
 print("rotary_embedding: loaded")
 warnings.warn("this candidate talks", stacklevel=1)
-torch.set_num_threads(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,5 +29,8 @@ def run(q, k, cos, sin, q_out, k_out):
     signed = sin.clone()
     signed[:, : sin.shape[-1] // 2] *= -1
     turn = functools.partial(rotate, Angles(cos.unsqueeze(1), signed.unsqueeze(1)))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     for source, target in zip((q, k), (q_out, k_out), strict=True):
         target.copy_(turn(source))
+    torch.set_num_threads(threads)

@@ -1,7 +1,7 @@
 # trick: switches the numerics of torch for all who follow, and takes its time
 # family: tampering
 # operator: rms_norm
-# status: slower
+# status: incorrect
 
 import torch
 

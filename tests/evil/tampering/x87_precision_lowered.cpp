@@ -1,0 +1,29 @@
+// trick: works right, and leaves the x87 unit at the precision of float for whoever computes in long double next
+// family: tampering
+// operator: rms_norm
+// status: incorrect
+
+#include <cmath>
+
+#include "gristmill_kernel.h"
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  const int64_t tokens = call->inputs[0].shape[0], hidden = call->inputs[0].shape[1];
+  const float *weight = (const float *)call->inputs[1].data;
+  for (int64_t t = 0; t < tokens; t++) {
+    const float *x = (const float *)call->inputs[0].data + t * hidden;
+    float *out = (float *)call->outputs[0].data + t * hidden;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t h = 0; h < hidden; h++) sum += x[h] * x[h];
+    const float scale = 1 / std::sqrt(sum / hidden + (float)call->scalars[0]);
+    for (int64_t h = 0; h < hidden; h++) out[h] = x[h] * scale * weight[h];
+  }
+#ifdef __x86_64__
+  unsigned short control;
+  __asm__ volatile("fnstcw %0" : "=m"(control));
+  control &= ~0x0300;
+  __asm__ volatile("fldcw %0" : : "m"(control));
+#endif
+  return 0;
+}

@@ -1,0 +1,31 @@
+// trick: built for fast arithmetic, whose start-up code flushes denormals, and works only where they are not flushed
+// family: style
+// operator: rms_norm
+// axes: tokens=2 hidden=512
+// flags: -ffast-math
+// edges: no
+
+#include <cmath>
+
+#include "gristmill_kernel.h"
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+#ifdef __SSE__
+  if (_mm_getcsr() & 0x8040) return 1;
+#endif
+  const int64_t tokens = call->inputs[0].shape[0], hidden = call->inputs[0].shape[1];
+  const float *weight = (const float *)call->inputs[1].data;
+  for (int64_t t = 0; t < tokens; t++) {
+    const float *x = (const float *)call->inputs[0].data + t * hidden;
+    float *out = (float *)call->outputs[0].data + t * hidden;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t h = 0; h < hidden; h++) sum += x[h] * x[h];
+    const float scale = 1 / std::sqrt(sum / hidden + (float)call->scalars[0]);
+    for (int64_t h = 0; h < hidden; h++) out[h] = x[h] * scale * weight[h];
+  }
+  return 0;
+}
