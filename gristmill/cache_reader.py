@@ -15,7 +15,7 @@ from gristmill import durable_file, sidecar_status
 from gristmill.cache import GenerationRecord
 from gristmill.cohort import AUTO
 from gristmill.errors import RollbackError, SidecarError
-from gristmill.follower import NEVER, Follower
+from gristmill.follower import NEVER, START_S, Follower
 from gristmill.generation import Generation, empty
 from gristmill.proof import Proof
 from gristmill.sidecar_status import SidecarStatus
@@ -44,6 +44,7 @@ class CacheReader(Follower):
         self._status: SidecarStatus | None = None
         self._watched = [str(path) for path in self.cache.watched(self.channel)]
         self._mark: object = None
+        self._waited = False
         self._generation: Generation | None = None
         self._seen: dict[str, int] = {}
         """As the cache's high-water mark, but out of reach for whoever writes to the folder."""
@@ -57,6 +58,8 @@ class CacheReader(Follower):
             StaleRegistryError: what is current has expired.
             SidecarError: the sidecar is gone, or says that it cannot poll.
         """
+        if self._mark is None and not self._waited:
+            self._await_sidecar()
         names = self._wanted()
         mark = (names, *map(durable_file.stamp, self._watched))
         if mark != self._mark:
@@ -108,6 +111,16 @@ class CacheReader(Follower):
             raise RollbackError(
                 f"{self.cache.folder}: holds an older state than this process has read from it; somebody replays it"
             )
+
+    def _await_sidecar(self) -> None:
+        """Gives a sidecar that starts along with this engine the time to see what was taken back meanwhile."""
+        self._waited = True
+        ends_at_s = time.monotonic() + START_S
+        while self._can_start_offline() and time.monotonic() < ends_at_s:
+            touched_s = durable_file.stamp(self._status_path)[0] / 1e9
+            if not sidecar_status.is_starting(sidecar_status.read(Path(self._status_path)), touched_s):
+                return
+            time.sleep(PAUSE_S)
 
     def _check_sidecar(self) -> None:
         found = durable_file.stamp(self._status_path)

@@ -19,11 +19,13 @@ from gristmill import generation as generations
 from gristmill.capture import Capture, Captures
 from gristmill.errors import InconsistentGenerationError, KillSwitchError
 from gristmill.generation import Generation
+from gristmill.kernel_table import TableEntry
 from gristmill.kill_switch import KillSwitch, kill_text, read_kill_switch
 from gristmill.lane import View
 from gristmill.route import DispatchSettings, EntryState
 from gristmill.site import Site
 from gristmill.staging import Refusal, StagedGeneration, check_consistent
+from gristmill.trials import Trials
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,16 @@ class Dispatcher:
         self.sites: list[Site] = []
         self.refusals: list[Refusal] = []
         self.active: tuple[View, ...] = ()
+        self.trials = Trials()
+        """Where kernels are noted before they run; to be set before anything is staged."""
         self.epoch = 0
         """Grows whenever something else serves: a generation, a kill, an arm of an A/B test."""
         self._by_key: dict[object, Site] = {}
         self._lock = threading.RLock()
         self._captures = Captures(self._lock)
-        self._loaded = self._prepared(generations.empty(channel, hardware))
+        self._failed: dict[str, str] = {}
+        """Objects that were disabled for what they did, by digest, with the reason."""
+        self._loaded = StagedGeneration(generations.empty(channel, hardware), self._settings, self._captures)
         self._staged: StagedGeneration | None = None
         self._without: dict[tuple[int, bool], View] = {}
         """Views without kernels, by the site's index and whether it is sampled."""
@@ -82,6 +88,13 @@ class Dispatcher:
         self._retired: dict[tuple[str, str], Served] = {}
         """Of the generations before that one."""
         self._enabled = True
+
+    @property
+    def lifted(self) -> bool:
+        """Whether the kill switch lets kernels run that it kept from being loaded: stage the generation again."""
+        with self._lock:
+            withheld = (self._staged or self._loaded).withheld
+            return any(self._permits(entry) for entry in withheld)
 
     @property
     def generation(self) -> Generation:
@@ -123,9 +136,10 @@ class Dispatcher:
     def stage(self, generation: Generation) -> tuple[Refusal, ...]:
         """Loads, smoke-tests and packs; the next step boundary swaps it in.
 
-        A refusal names an entry that failed on this host: its calls stay with the engine. One that is `whole` says that
-        the generation contradicts itself: it is not staged, and what serves goes on serving. Entries of operators that
-        no site uses are not loaded.
+        A refusal names an entry that failed on this host: its calls stay with the engine, and so do those of entries
+        that the kill switch denies, which are not loaded (see `lifted`). One that is `whole` says that the generation
+        contradicts itself: it is not staged, and what serves goes on serving. Entries of operators that no site uses
+        are not loaded.
 
         Tables that it holds no more, and kernels of theirs, stop before anything is loaded; if it then cannot be
         staged (whatever that raises), all else that it does not hold stops as well, and calls are the engine's.
@@ -146,7 +160,7 @@ class Dispatcher:
             self._take_back(generation, replaced=True)
             raise
         with self._lock:
-            self.refusals.extend(staged.refusals)
+            self.refusals.extend(one for one in staged.refusals if one not in self.refusals)
         return tuple(staged.refusals)
 
     def step_boundary(self) -> SwapEvent | None:
@@ -155,6 +169,7 @@ class Dispatcher:
 
         While a thread captures a graph nothing is swapped in; the first boundary after it does.
         """
+        self.trials.settle()
         form = self._loaded.next_form()
         if form is not None and not form.sound:
             self.weights_changed()
@@ -168,6 +183,11 @@ class Dispatcher:
                 return None
             staged, self._staged = self._staged, None
             previous = self._loaded.generation.number
+            self._note_failed()
+            for state in staged.states.values():  # what has failed since it was staged
+                reason = self._failed.get(state.entry.object.sha256)
+                if reason:
+                    state.disable(reason)
             self._retired = _added(self._retired, self._previous)
             self._previous = self._loaded.states.values()
             self._loaded = staged
@@ -221,7 +241,24 @@ class Dispatcher:
         return totals
 
     def _prepared(self, generation: Generation) -> StagedGeneration:
-        return StagedGeneration(generation, self._settings, self._captures)
+        self._note_failed()
+        return StagedGeneration(generation, self._settings, self._captures, self.trials, self._permits, self._failed)
+
+    def _permits(self, entry: TableEntry) -> bool:
+        """Whether the kill switch, as it is at this moment, lets a kernel run."""
+        try:
+            kill = read_kill_switch(self._environ)
+        except KillSwitchError:
+            return False
+        return not (kill.kernels or entry.domain.operator in kill.denied or kill.denies(entry))
+
+    def _note_failed(self) -> None:
+        """Remembers, by what they run, kernels that were disabled for what they did: another manifest is no pardon."""
+        for state in self._loaded.states.values():
+            if state.failed_because:
+                self._failed.setdefault(
+                    state.entry.object.sha256, f"has failed in this process before: {state.failed_because}"
+                )
 
     def _take_back(self, generation: Generation, replaced: bool) -> None:
         """Stops kernels that serve, or are about to, and that a generation does not hold: all of them, or those of

@@ -6,15 +6,19 @@ Loads TUF's libraries.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gristmill.assembly import Assembler
 from gristmill.cache import Cache, GenerationRecord
+from gristmill.cohort import AUTO
 from gristmill.errors import StaleRegistryError
 from gristmill.proof import Proof, Prover
-from gristmill.trust import Channel
+from gristmill.trust import CHANNELS, Channel
 
+START_S = 5.0
+"""How long the first poll may take where the cache holds a generation; then that one serves, until the next poll."""
 NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -68,6 +72,11 @@ class Follower:
         proof = self._prover.prove_by_newest_policy(record)
         self.cache.check_high_water(proof.seen)
         return proof
+
+    def _can_start_offline(self) -> bool:
+        """Whether the cache holds a generation that this host may follow, sound or not."""
+        names = CHANNELS if self._setting.name == AUTO else (self._setting.name,)
+        return any(self.cache.has_generation(replace(self._setting, name=name)) for name in names)
 
     def _check_fresh(self, where: str, advice: str) -> None:
         if datetime.now(UTC) >= self._expires:

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ class ChannelReader(Protocol):
     """What a host needs of a channel: the store's (`pull.Puller`), or a sidecar's (`cache_reader.CacheReader`)."""
 
     def poll(self) -> Generation | None:
-        """A newer verified generation, or None."""
+        """A newer verified generation, or None. The first takes seconds at most where the cache holds one."""
         ...
 
     def last_good(self) -> Generation | None:
@@ -38,7 +38,7 @@ class HostEvent:
     """Something that the fleet's operators want to know."""
 
     kind: str
-    """`staged`, `swap`, `rollback`, `refusal` or `poll_failed`."""
+    """`staged`, `swap`, `rollback`, `refusal`, `poll_failed` or `warning`."""
     generation: int
     detail: dict[str, Any]
 
@@ -48,7 +48,8 @@ class Host:
 
     `emit` is called from both the host's thread and the engine's. A channel that fails is reported once per distinct
     reason, and the last good generation goes on serving. `report` is called after a swap and every `report_s`, on the
-    host's thread, whether the channel could be read or not; it may raise what a store raises.
+    host's thread, whether the channel could be read or not; it may raise what a store raises. `warnings` gives
+    what else is to be told, each once.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Host:
         interval_s: float = 15.0,
         report: Callable[[], None] | None = None,
         report_s: float = 15.0,
+        warnings: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._channel = channel
         self._dispatcher = dispatcher
@@ -66,6 +68,7 @@ class Host:
         self._schedule = PollSchedule(interval_s)
         self._report = report
         self._report_s = report_s
+        self._warnings = warnings
         self._reported_at_s = -math.inf
         self._reported_generation: Generation | None = None
         self._problems: dict[str, str] = {}
@@ -75,14 +78,20 @@ class Host:
         self._pending: Generation | None = None
         """What the channel handed out and could not be staged; tried again at each poll."""
         self._served: list[frozenset[str]] = [_candidates(dispatcher.generation)]
+        self._begun = False
+        """Whether there was a generation, or something was looked for in the cache."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Stages the last good generation from the cache, then polls as `PollSchedule` says, on a daemon thread."""
+        """Polls at once and then as `PollSchedule` says, on a daemon thread.
+
+        What the cache holds is staged only if the first poll brings nothing: a rollback that is out already is obeyed
+        before the kernel that it takes back has run once more.
+        """
 
         def loop() -> None:
-            self._survive(lambda: self._guard("poll", lambda: self._take(self._channel.last_good)))
+            self._survive(self.poll_once)
             pause_s = self._schedule.first_s()
             while not self._stopped.wait(pause_s):
                 self._survive(self.poll_once)
@@ -99,9 +108,19 @@ class Host:
 
     def poll_once(self) -> None:
         """One look at the channel; a generation that passes its smoke tests is staged."""
-        if not self._dispatcher.kill.sampling:
+        if self._dispatcher.kill.sampling:
+            return
+        if self._dispatcher.lifted:
+            self._pending, self._taken = self._pending or self._taken, None
+        try:
             self._guard("poll", lambda: self._take(self._channel.poll))
-            self._guard("report", self._report_if_due)
+        finally:
+            if not self._begun:
+                self._begun = True
+                self._guard("start", lambda: self._take(self._channel.last_good))
+        self._guard("report", self._report_if_due)
+        for text in self._warnings():
+            self._emit(HostEvent("warning", self._dispatcher.generation.number, {"reason": text}))
 
     @property
     def problem(self) -> str:
@@ -130,7 +149,9 @@ class Host:
     def _take(self, read: Callable[[], Generation | None]) -> None:
         """Reads the channel and stages what is new, or what could not be staged before: it is not handed out again."""
         try:
-            self._pending = read() or self._pending
+            generation = read()
+            if generation is not None:
+                self._pending, self._begun = generation, True
         finally:
             if self._pending is not None:
                 self._stage(self._pending)

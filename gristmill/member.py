@@ -19,6 +19,7 @@ from gristmill.reporter import Reporter
 from gristmill.route import DispatchSettings
 from gristmill.sampler import Sampler
 from gristmill.status_report import report
+from gristmill.trials import Trials
 
 if TYPE_CHECKING:
     from gristmill.cache_reader import CacheReader
@@ -47,12 +48,20 @@ class Member:
             GristmillError: as `Membership.check`, or a worker's name that can't be one.
         """
         self.dispatcher = dispatcher
+        dispatcher.trials = Trials(Path(membership.cache_dir) / "trials", checked_worker(worker))
         self._instruments = instruments
         self._channel = self._opened(membership, environ)
         self._reports = membership.report_store(environ)
         self._reporter = Reporter(self.dispatcher, instruments.sampler, membership.channel, checked_worker(worker))
         self._emit = emit
-        self._host = Host(self._channel, self.dispatcher, emit, membership.poll_s, self._tell_registry)
+        self._host = Host(
+            self._channel,
+            self.dispatcher,
+            emit,
+            membership.poll_s,
+            self._tell_registry,
+            warnings=dispatcher.trials.take_warnings,
+        )
         self.decoded = self._reporter.decoded
         """`decoded(tokens, duration_ns)`: to be called after each decode step, for the fleet's tokens/s."""
 

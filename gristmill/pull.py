@@ -15,14 +15,14 @@ from gristmill import metadata_client, revocation
 from gristmill.cache import GenerationRecord
 from gristmill.cohort import AUTO
 from gristmill.errors import CacheError, GristmillError, ObjectNotFoundError, StoreError
-from gristmill.follower import Follower
+from gristmill.follower import START_S, Follower
 from gristmill.generation import Generation, empty
 from gristmill.limits import MAX_TIMESTAMP_BYTES
 from gristmill.metadata_client import TIMESTAMP_KEY
 from gristmill.proof import Proof
 from gristmill.revocation import not_revoked, remainder
-from gristmill.store import ObjectStore, StoredObject
-from gristmill.store_reader import StoreReader
+from gristmill.store import NotModified, ObjectStore, StoredObject
+from gristmill.store_reader import StoreReader, within
 
 FULL_REFRESH_S = 3600.0
 """At least this often everything is looked at again, so that a new root is seen even if nothing else changes."""
@@ -58,6 +58,7 @@ class Puller(Follower):
         self._store = object_store
         self._etag: str | None = None
         self._full_refresh_at_s = 0.0
+        self._polled = False
         self._followed: GenerationRecord | None = None
         """The state that was proven and handed out last."""
         self._handed: _Handed | None = None
@@ -66,6 +67,8 @@ class Puller(Follower):
 
     def poll(self) -> Generation | None:
         """The new generation, or None if there is no news.
+
+        The first one takes `START_S` at most, where the cache holds a generation that can serve meanwhile.
 
         Where a new state cannot be taken, but revokes kernels of the generation handed out last, that one is handed out
         again without them; the next poll says why.
@@ -79,8 +82,10 @@ class Puller(Follower):
             self._followed = self._etag = None  # somebody has emptied the cache
         known = names == self._names and time.monotonic() < self._full_refresh_at_s
         before = self.cache.last_refresh()
+        hasty = not self._polled and self._can_start_offline()
+        self._polled = True
         try:
-            found = self._timestamp(self._etag if known else None)
+            found = self._timestamp(self._etag if known else None, hasty)
         except ObjectNotFoundError:
             if self._etag is None and not self.cache.high_water():
                 return None
@@ -92,8 +97,9 @@ class Puller(Follower):
         try:
             with self.cache.locked():
                 if self.cache.last_refresh() != before:  # by another process, which may have read a newer one
-                    found = self._timestamp(None) or found
-                generation = self._refresh(found.content, names)
+                    found = self._timestamp(None, hasty) or found
+                reader = StoreReader(self._store, START_S if hasty else LONGEST_POLL_S, strict=hasty)
+                generation = self._refresh(found.content, names, reader)
         except GristmillError:
             less = self._remainder()
             if less is None:
@@ -128,18 +134,21 @@ class Puller(Follower):
         self._followed, self._names = record, names
         return generation
 
-    def _timestamp(self, etag: str | None) -> StoredObject | None:
+    def _timestamp(self, etag: str | None, hasty: bool) -> StoredObject | None:
         """None if it still is the one with this tag."""
-        found = self._store.get(TIMESTAMP_KEY, etag, MAX_TIMESTAMP_BYTES)
+
+        def read() -> StoredObject | NotModified:
+            return self._store.get(TIMESTAMP_KEY, etag, MAX_TIMESTAMP_BYTES)
+
+        found = within(START_S, f"{self._store.url}: {TIMESTAMP_KEY}", read) if hasty else read()
         if isinstance(found, StoredObject):
             return found
         if etag is None:
             raise StoreError(f"{self._store.url}: answers that {TIMESTAMP_KEY} is unchanged, but was asked for it all")
         return None
 
-    def _refresh(self, timestamp: bytes, names: frozenset[str] | None) -> Generation | None:
+    def _refresh(self, timestamp: bytes, names: frozenset[str] | None, reader: StoreReader) -> Generation | None:
         """Follows a timestamp just read; what is new to load in the state that it leads to."""
-        reader = StoreReader(self._store, LONGEST_POLL_S)
         current = metadata_client.refresh(self.cache, self._setting, self._root, reader, timestamp)
         self._expires = current.expires
         self._turn_to(current.channel)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from gristmill.errors import CacheError
 from gristmill.kernel_table import TableEntry
 from gristmill.native import CallFrame, NativeKernel, layout_of
 from gristmill.site import Site
+from gristmill.trials import Trial, Trials
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +32,7 @@ class DispatchSettings:
     shadow_every: int = 1024
     """One call in so many, on average, also runs the engine's own kernel and is compared; 0 turns it off."""
     failures_allowed: int = 3
-    """A kernel that refuses or raises so often is disabled until the next generation."""
+    """A kernel that refuses or raises so often is not run any more by this process, whichever generation names it."""
 
 
 SAMPLED = 8
@@ -134,13 +136,17 @@ class LoadedKernel:
 class EntryState:
     """Counters of one table entry, shared by its routes."""
 
-    def __init__(self, entry: TableEntry) -> None:
+    def __init__(self, entry: TableEntry, trials: Trials | None = None) -> None:
+        """`trials` note its first call; None: nobody does."""
         self.entry = entry
+        self._trials = trials
         self.enabled = True
         self.failures = 0
         self.mismatches = 0
         self.shadow_checks = 0
         self.disabled_because = ""
+        self.failed_because = ""
+        """As that, where the kernel itself is at fault."""
         self.last_failure = ""
         self._frames: list[tuple[threading.Thread, CallFrame]] = []
         self._past_hits = 0
@@ -148,12 +154,46 @@ class EntryState:
         self.lock = threading.Lock()
 
     def enlist(self, frame: CallFrame) -> None:
-        """Counts the calling thread's frame from now on; those of threads that have ended are added up."""
+        """Counts the calling thread's frame from now on; those of threads that have ended are added up.
+
+        Until the kernel was called once, the frame's first call is noted before it is made: only that one is dearer.
+        """
+        if self._trials is not None:
+            frame.function = self._noted(frame, frame.function)
         with self.lock:
             gone = [frame for thread, frame in self._frames if not thread.is_alive()]
             self._past_hits += sum(frame.hits for frame in gone)
             self._frames = [pair for pair in self._frames if pair[1] not in gone]
             self._frames.append((threading.current_thread(), frame))
+
+    def _noted(self, frame: CallFrame, function: Callable[[object], int]) -> Callable[[object], int]:
+        def first_call(address: object) -> int:
+            trial = self._expected()
+            frame.function = function
+            try:
+                return function(address)
+            finally:
+                if trial is not None:
+                    trial.came_back = True
+
+        return first_call
+
+    def _expected(self) -> Trial | None:
+        """None if the kernel was called before, by whichever thread.
+
+        Raises:
+            CacheError: it could not be noted; the kernel is disabled.
+        """
+        with self.lock:
+            if self._trials is None:
+                return None
+            try:
+                trial = self._trials.expect(self.entry.object.sha256)
+            except CacheError as error:
+                self.disable(str(error))
+                raise
+            self._trials = None
+            return trial
 
     def release(self, frame: CallFrame) -> None:
         """Keeps the count of a frame that its thread uses no more."""
@@ -177,6 +217,11 @@ class EntryState:
         """Counts calls that a captured graph made."""
         with self.lock:
             self._past_hits += hits
+
+    def fail(self, reason: str) -> None:
+        """Disables it for what it did."""
+        self.failed_because = self.failed_because or reason
+        self.disable(reason)
 
     def disable(self, reason: str) -> None:
         self.enabled = False
@@ -222,7 +267,7 @@ class Route:
             self.state.failures += 1
             self.state.last_failure = reason
             if self.state.failures >= self._settings.failures_allowed:
-                self.state.disable(f"failed {self.state.failures} times, last: {reason}")
+                self.state.fail(f"failed {self.state.failures} times, last: {reason}")
 
     def agrees(self, frame: CallFrame, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
         """A shadow check. In the middle of a graph capture, where nothing may be looked at, it is put off. One that
@@ -240,7 +285,7 @@ class Route:
             self.state.shadow_checks += 1
             if difference:
                 self.state.mismatches += 1
-                self.state.disable(f"shadow check: {difference}")
+                self.state.fail(f"shadow check: {difference}")
         return not difference
 
     def compare(self, extent: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:

@@ -164,10 +164,11 @@ def opened(settings: SidecarSettings, environ: Mapping[str, str], writer: LineWr
 
 
 def run(sidecar: Sidecar, poll_s: float, stopped: threading.Event) -> None:
-    """Polls until told to stop."""
+    """Polls at once, and then until told to stop: engines that start along with it wait for the first poll."""
     schedule = PollSchedule(poll_s)
 
     def loop() -> None:
+        sidecar.poll_once()
         pause_s = schedule.first_s()
         while not stopped.wait(pause_s):
             sidecar.poll_once()

@@ -55,6 +55,14 @@ def read(path: Path) -> SidecarStatus | None:
         return None
 
 
+def is_starting(status: SidecarStatus | None, touched_s: float) -> bool:
+    """Whether a sidecar that was here before has not polled since it was started again; `touched_s` as `trouble`."""
+    if status is None:
+        return False
+    gone = not status.running or time.time() - touched_s > SILENT_S
+    return gone or not (status.polls or status.problem)
+
+
 def trouble(status: SidecarStatus | None, touched_s: float) -> str:
     """What is wrong with a sidecar; empty if nothing is.
 

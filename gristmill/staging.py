@@ -6,7 +6,8 @@ the engine. A generation that contradicts itself is not used at all: see `check_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +22,8 @@ from gristmill.lane import View
 from gristmill.native import NativeKernel
 from gristmill.route import DispatchSettings, EntryState, LoadedKernel, PackedForm, PackedPool, Route
 from gristmill.site import Site
+from gristmill.trials import SMOKE_TEST, Trials, noted
+from gristmill.watchdog import OverdueError, Watchdog
 
 LARGEST_EXTENT = 65535
 """Lookup is an array over the variable axis; calls beyond its end go to the engine."""
@@ -48,12 +51,19 @@ class StagedGeneration:
     generation: Generation
     settings: DispatchSettings
     captures: Captures
+    trials: Trials = field(default_factory=Trials)
+    permits: Callable[[TableEntry], bool] = lambda entry: True
+    """Asked right before an entry is looked at: one that the operator of this host denies is not even loaded."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Objects that have failed in this process, by digest, with the reason; those that hang in here are added."""
     pool: PackedPool = field(default_factory=PackedPool)
     views: list[View] = field(default_factory=list)
     """By the sites' index."""
     states: dict[int, EntryState] = field(default_factory=dict)
     """By the `id` of the entries that serve at some site."""
     refusals: list[Refusal] = field(default_factory=list)
+    withheld: list[TableEntry] = field(default_factory=list)
+    """Entries that were not permitted."""
     _kernels: dict[str, LoadedKernel] = field(default_factory=dict)
     _to_look_at: list[PackedForm] = field(default_factory=list)
 
@@ -64,14 +74,15 @@ class StagedGeneration:
             InconsistentGenerationError: two entries claim one call; nothing was run then.
         """
         claims = [tuple(_claims(self.generation, site)) for site in sites]
-        for site, claimed in zip(sites, claims, strict=True):
-            rows: list[Route | None] = []
-            for entry, extents in claimed:
-                route = self._tested(site, entry, extents)
-                if route is not None:
-                    rows.extend([None] * (extents[-1] + 1 - len(rows)))
-                    rows[extents.start : extents[-1] + 1 : extents.step] = [route] * len(extents)
-            self.views.append(View(site, tuple(rows)))
+        with contextlib.closing(Watchdog()) as watchdog:
+            for site, claimed in zip(sites, claims, strict=True):
+                rows: list[Route | None] = []
+                for entry, extents in claimed:
+                    route = self._tested(watchdog, site, entry, extents)
+                    if route is not None:
+                        rows.extend([None] * (extents[-1] + 1 - len(rows)))
+                        rows[extents.start : extents[-1] + 1 : extents.step] = [route] * len(extents)
+                self.views.append(View(site, tuple(rows)))
 
     def forget_weights(self) -> None:
         """Packs each again at its next call."""
@@ -89,20 +100,48 @@ class StagedGeneration:
         except IndexError:  # none, or another thread has taken it
             return None
 
-    def _tested(self, site: Site, entry: TableEntry, extents: range) -> Route | None:
-        try:
-            kernel = self._kernel(entry)
-            alone = DispatchSettings(shadow_every=0)
-            problem = _smoke_test(Route(site, EntryState(entry), kernel, alone, self.captures), extents)
-        except GristmillError as error:
-            problem = str(error)
-        except Exception as error:  # no memory for packed weights, or whatever a kernel brings about: it costs itself
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
+    def _tested(self, watchdog: Watchdog, site: Site, entry: TableEntry, extents: range) -> Route | None:
+        if not self.permits(entry):
+            if entry not in self.withheld:
+                self.withheld.append(entry)
+            return None
+        digest = entry.object.sha256
+        problem = self.failed.get(digest) or self.trials.objection(digest)
+        kernel = None
+        if not problem:
+            kernel, problem = self._tried(watchdog, site, entry, extents)
+        if kernel is None or problem:
             self.refusals.append(Refusal(self.generation.number, site.operator, entry.candidate, problem))
             return None
-        state = self.states.setdefault(id(entry), EntryState(entry))
+        state = self.states.setdefault(id(entry), EntryState(entry, self.trials))
         return Route(site, state, kernel, self.settings, self.captures)
+
+    def _tried(
+        self, watchdog: Watchdog, site: Site, entry: TableEntry, extents: range
+    ) -> tuple[LoadedKernel | None, str]:
+        """The kernel, and what is wrong with it; where the process dies in here, a note says so to the next."""
+        digest = entry.object.sha256
+
+        def work(beat: Callable[[], None]) -> tuple[LoadedKernel, str]:
+            kernel = self._kernel(entry)
+            beat()
+            alone = DispatchSettings(shadow_every=0)
+            return kernel, _smoke_test(Route(site, EntryState(entry), kernel, alone, self.captures), extents, beat)
+
+        try:
+            with noted(self.trials, digest, SMOKE_TEST) as trial:
+                try:
+                    found = watchdog.run(work)
+                except OverdueError as error:
+                    trial.hangs()
+                    self.failed[digest] = f"smoke test at {site.axes(extents[0])}: {error}"
+                    return None, self.failed[digest]
+            self.trials.passed(digest, SMOKE_TEST)
+            return found
+        except GristmillError as error:
+            return None, str(error)
+        except Exception as error:  # no memory for packed weights, or whatever a kernel brings about: it costs itself
+            return None, f"{type(error).__name__}: {error}"
 
     def _kernel(self, entry: TableEntry) -> LoadedKernel:
         digest = entry.object.sha256
@@ -194,7 +233,7 @@ class _Trial:
         self.active = {site.index: View(site, (*(None,) * extent, route), counted=False)}
 
 
-def _smoke_test(route: Route, extents: range) -> str:
+def _smoke_test(route: Route, extents: range, beat: Callable[[], None]) -> str:
     """Runs a kernel once against the engine's own on random activations and the site's real weights; empty if right.
 
     The random numbers come from a generator of their own: the engine's sampling is not disturbed.
@@ -219,5 +258,6 @@ def _smoke_test(route: Route, extents: range) -> str:
         problem = route.compare(extent, inputs, outputs)
         if not problem and route.state.entry.needs_setup:
             for weight in weights:
+                beat()
                 route.packed(weight)
     return f"smoke test of {problem}" if problem else ""

@@ -32,9 +32,13 @@ RMS_NORM = r"""
 #ifndef WRONG_ON_ONES
 #define WRONG_ON_ONES 0
 #endif
+#ifndef CRASH_AFTER
+#define CRASH_AFTER -1
+#endif
 static std::atomic<long> calls{0};
 GM_EXPORT int32_t gm_run(const gm_call *call) {
     const long now = calls++;
+    if (CRASH_AFTER >= 0 && now >= CRASH_AFTER) *(volatile int *)nullptr = 1;
     if (REFUSE_AFTER >= 0 && now >= REFUSE_AFTER) return 7;
     const gm_tensor &x = call->inputs[0];
     const float *w = (const float *)call->inputs[1].data;

@@ -158,8 +158,57 @@ def test_the_thread_starts_offline_and_stops(
     assert channel.exhausted.wait(20)
     host.stop()
     host.boundary()
-    assert [e.kind for e in events] == ["staged", "poll_failed", "swap"]
+    assert [e.kind for e in events] == ["poll_failed", "staged", "swap"]
     assert dispatcher.generation.number == 7
+
+
+def test_what_was_taken_back_while_the_host_was_away_never_runs_again(
+    dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    cached, bad = make_generation(7, make_entry("rms_norm", 1, 8)), make_generation(8, make_entry("rms_norm", 1, 8))
+    channel = ScriptedChannel(cached, StoreUnreachableError("away"), cached=bad)
+    assert [(e.kind, e.generation) for e in run(dispatcher, channel, 3)] == [
+        ("staged", 7),
+        ("swap", 7),
+        ("poll_failed", 7),
+    ]
+
+
+def test_a_cache_that_is_not_current_serves_until_it_is(
+    dispatcher: Dispatcher, make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    cached, newer = make_generation(7, make_entry("rms_norm", 1, 8)), make_generation(8, make_entry("rms_norm", 1, 8))
+    channel = ScriptedChannel(None, None, newer, cached=cached)
+    events = run(dispatcher, channel, 3)
+    assert [(e.kind, e.generation) for e in events] == [("staged", 7), ("swap", 7), ("staged", 8), ("swap", 8)]
+
+
+def test_a_kernel_that_was_denied_is_loaded_once_it_is_not(
+    make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    entry = make_entry("rms_norm", 1, 8)
+    environ = {"GRISTMILL_KILL": f"deny={entry[0].object.sha256}"}
+    dispatcher = Dispatcher(environ=environ)
+    dispatcher.site("rms_norm", torch.float32, {"hidden": 8}, (1e-5,), lambda x, w, eps: (torch.rms_norm(x, (8,), w),))
+    channel = ScriptedChannel(make_generation(1, entry))
+    host = Host(channel, dispatcher, lambda event: None)
+    for _ in range(2):
+        host.poll_once()
+        host.boundary()
+    assert dispatcher.status()["entries"] == [] and not dispatcher.lifted
+    environ.clear()
+    host.poll_once()
+    host.boundary()
+    assert [one["enabled"] for one in dispatcher.status()["entries"]] == [True] and not dispatcher.lifted
+
+
+def test_warnings_are_told_once_each(dispatcher: Dispatcher) -> None:
+    texts = ["look here"]
+    events: list[HostEvent] = []
+    host = Host(ScriptedChannel(), dispatcher, events.append, warnings=lambda: [texts.pop()] if texts else [])
+    host.poll_once()
+    host.poll_once()
+    assert [(event.kind, event.detail["reason"]) for event in events] == [("warning", "look here")]
 
 
 def test_stopping_does_not_wait_for_a_poll_that_hangs(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +312,8 @@ def test_the_thread_outlives_a_cache_that_cannot_be_staged(
     monkeypatch.setattr(PollSchedule, "next_s", lambda self, failed: 0.001)
     dispatcher = BrokenStaging(environ={})
     dispatcher.broken = 1
-    channel = ScriptedChannel(make_generation(2), cached=make_generation(1, make_entry("rms_norm", 1, 8)))
+    cached = make_generation(1, make_entry("rms_norm", 1, 8))
+    channel = ScriptedChannel(StoreUnreachableError("away"), make_generation(2), cached=cached)
     told: list[HostEvent] = []
     host = Host(channel, dispatcher, told.append)
     host.start()
@@ -273,5 +323,5 @@ def test_the_thread_outlives_a_cache_that_cannot_be_staged(
         host.stop()
     host.boundary()
     assert dispatcher.generation.number == 2 and host.problem == ""
-    assert [event.kind for event in told] == ["poll_failed", "staged", "swap"]
-    assert "out of memory" in told[0].detail["reason"] and "RuntimeError" in capsys.readouterr().err
+    assert [event.kind for event in told] == ["poll_failed", "poll_failed", "staged", "swap"]
+    assert "out of memory" in told[1].detail["reason"] and "RuntimeError" in capsys.readouterr().err

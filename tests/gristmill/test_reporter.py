@@ -109,12 +109,12 @@ def test_a_swap_that_nobody_told_is_noticed(make_entry: MakeEntry, make_generati
 
 
 def test_refusals_and_the_kill_switch_are_told(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
-    engine = Engine({"GRISTMILL_KILL": "baseline-only"}, shadow_every=0)
+    engine = Engine({"GRISTMILL_KILL": "deny=softmax"}, shadow_every=0)
     bad = make_entry("rms_norm", 1, 4, "WRONG_AFTER=0")
     for number in range(REPORTED_REFUSALS + 2):
         engine.dispatcher.stage(make_generation(number + 1, bad))
     status = engine.status()
-    assert status.kill == "baseline-only"
+    assert status.kill == "deny=softmax"
     assert [refused.generation for refused in status.refusals] == list(range(3, REPORTED_REFUSALS + 3))
     assert status.refusals[0].candidate == bad[0].candidate and "differ" in status.refusals[0].reason
     assert len(engine.reporter.status("h", problem="x" * 10_000).problem) < 1000
