@@ -211,6 +211,10 @@ class _Sender:
                     spool.remove()
             except MalformedRecordError as error:
                 LOGGER.warning("%s; not sent to MLflow, delete %s", error, path)
+            except Exception as error:
+                if isinstance(error, outages()):
+                    raise
+                LOGGER.warning("%s cannot be sent to MLflow: %s", path, error, exc_info=error)  # the next one may be
             finally:
                 spool.close()
 
@@ -230,10 +234,12 @@ class _Sender:
                 spool.mark_drained(group[-1][1])
 
     def _write(self, lines: Sequence[SpoolLine], writer: RunWriter) -> None:
-        """Lines together, and one by one where those are refused: by a server of before it took such, or for one."""
+        """Lines together, and one by one where those are refused: by a server of before it took such, or for one. A
+        line that cannot be sent, for whatever reason, costs that line alone.
+        """
         try:
             writer.write(*lines)
-        except outages() as error:
+        except Exception as error:
             line = lines[0]
             if not (line.trial or line.episode) or not refused(error):
                 raise
@@ -241,7 +247,8 @@ class _Sender:
                 for one in lines:
                     self._write([one], writer)
                 return
-            LOGGER.warning("MLflow refuses %s: %s", _subject(line), error)
+            bug = None if isinstance(error, outages()) else error
+            LOGGER.warning("MLflow refuses %s: %s", _subject(line), error, exc_info=bug)
         self.progress += len(lines)
 
 

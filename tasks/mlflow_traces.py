@@ -26,6 +26,9 @@ HEAD_SHARE = 0.75
 """Of a text that is cut: how much of what remains is its beginning."""
 MAX_PREVIEW_CHARS = 1000
 MAX_TAG_CHARS = 4000
+MAX_NAME_CHARS = 200
+MAX_DEPTH = 32
+"""Of arguments that are shown as an object; MLflow reads them with less of a stack than we have."""
 SAFE_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 FAILURES = (Outcome.FAILED, Outcome.SPENT)
 """Outcomes that are an error and not an answer."""
@@ -150,7 +153,7 @@ def spans(start: SearchStart, recorded: SearchEpisode) -> list[Span]:
             error = step.model.error
         else:
             assert step.tool is not None
-            name, attributes, error = step.tool.name, _tool_attributes(step.tool), ""
+            name, attributes, error = step.tool.name[:MAX_NAME_CHARS], _tool_attributes(step.tool), ""
         made.append(_span(number, place, 1, name, period_of_step(step), attributes, error))
     return made
 
@@ -175,7 +178,7 @@ def _tool_attributes(turn: ToolTurn) -> dict[str, Any]:
     return {
         "mlflow.spanType": "TOOL",
         "mlflow.spanInputs": _parsed(turn.arguments),
-        "mlflow.spanOutputs": _cut(turn.result),
+        "mlflow.spanOutputs": {"result": _cut(turn.result)},
     }
 
 
@@ -214,14 +217,25 @@ def _question(episode: Episode) -> str:
     return turns[0].messages[-1].text if turns else ""
 
 
-def _parsed(arguments: str) -> Any:
-    """A tool's arguments as an object where they are one; a model may write anything."""
-    if len(arguments) > MAX_TEXT_CHARS:
-        return _cut(arguments)
+def _parsed(arguments: str) -> dict[str, Any]:
+    """A tool's arguments, where they are an object, or else their text in one: a model may write anything, and MLflow
+    looks for JSON in an attribute that is a text.
+    """
     try:
-        return json.loads(arguments)
+        value = json.loads(arguments) if len(arguments) <= MAX_TEXT_CHARS else None
     except (ValueError, RecursionError):
-        return arguments
+        value = None
+    if isinstance(value, dict) and _is_flat(value, MAX_DEPTH):
+        return value
+    return {"arguments": _cut(arguments)}
+
+
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether a value of JSON is nested no deeper than so."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return levels > 0 and all(_is_flat(item, levels - 1) for item in inner)
+    return True
 
 
 def _cut(text: str, chars: int = MAX_TEXT_CHARS) -> str:

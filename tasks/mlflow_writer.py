@@ -33,8 +33,8 @@ def outages() -> tuple[type[Exception], ...]:
 
 
 def refused(error: Exception) -> bool:
-    """Whether the store is there and will never take this."""
-    return getattr(error, "error_code", "") in REFUSALS
+    """Whether the store is there and will never take this, or its client breaks on it: some read what a model wrote."""
+    return not isinstance(error, outages()) or getattr(error, "error_code", "") in REFUSALS
 
 
 class RunWriter:
@@ -128,7 +128,7 @@ class RunWriter:
         if status == "RUNNING":
             try:
                 self._fill(run_id, trial)
-            except outages() as error:
+            except Exception as error:
                 if refused(error):
                     self._client.set_terminated(run_id, "FAILED", trial.recorded_ms)
                 raise

@@ -19,7 +19,7 @@ from gristmill.domain import Domain
 from gristmill.workload import Workload, dense
 from kernels.candidate import Candidate, Language, Origin
 from kernels.verdict import Status, Verdict, WorkloadTiming
-from tasks import mlflow_sink, mlflow_store
+from tasks import mlflow_runs, mlflow_sink, mlflow_store
 from tasks.errors import SpoolError
 from tasks.mlflow_sink import SearchLog, send_leftovers, spool_folder
 from tasks.mlflow_spool import SearchEnd, SearchStart, SearchTrial, Spool, SpoolLine
@@ -290,6 +290,30 @@ def test_what_mlflow_refuses_does_not_hold_up_the_rest(home: Path, caplog: pytes
         candidate(1).digest: "FINISHED",
     }
     assert f"refuses candidate {candidate(0).digest}" in caplog.text
+
+
+def test_what_breaks_mlflow_costs_that_candidate_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = mlflow_runs.metrics
+
+    def broken(one: Verdict) -> dict[str, float]:
+        if one.candidate == candidate(0).digest:
+            raise RecursionError("too deep")
+        return metrics(one)
+
+    monkeypatch.setattr(mlflow_runs, "metrics", broken)
+    with SearchLog(home, "s1", tags=TAGS) as log:
+        log.record(candidate(0), verdict(candidate(0)), 0)
+        log.record(candidate(1), verdict(candidate(1)), 1)
+        log.finish({})
+        assert log.close()
+    assert {run.data.tags["candidate"]: run.info.status for run in children(home, "s1")} == {
+        candidate(0).digest: "FAILED",
+        candidate(1).digest: "FINISHED",
+    }
+    assert f"refuses candidate {candidate(0).digest}" in caplog.text and "Traceback" in caplog.text
+    assert send_leftovers(home) == 0
 
 
 def test_two_processes_never_log_one_search(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

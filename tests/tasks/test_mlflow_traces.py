@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def test_an_episode_is_a_trace_of_the_search_and_of_its_candidates(home: Path) -
     assert first.outputs["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "build"
     assert first.get_attribute("mlflow.chat.tokenUsage")["input_tokens"] == 1000
     assert last.llm_cost["total_cost"] == 0.03 and last.model_name == "openai/large"
-    assert (tool.inputs, tool.outputs) == ({"source": "// none"}, "main.cpp:1: error")
+    assert (tool.inputs, tool.outputs) == ({"source": "// none"}, {"result": "main.cpp:1: error"})
     assert tool.end_time_ns - tool.start_time_ns == 250_000_000
     stored = artifact(home, log.parent_run_id, mlflow_traces.artifact_path("e0"))
     assert records.parse(Episode, stored) == submitted
@@ -125,6 +126,24 @@ def test_a_later_life_of_a_search_adds_to_what_an_earlier_one_sent(home: Path) -
     assert len(traces(home, log.parent_run_id)) == 2
     metrics = mlflow_store.open_store(home).get_run(log.parent_run_id).data.metrics
     assert (metrics["episodes"], metrics["tokens"]) == (2, 4680)
+
+
+HOSTILE = ('{"a":' * 3000, '{"a":' * 500 + "1" + "}" * 500, "9" * 5000, "[" * 3000, '"', "NaN", '{"a":1e400}', "")
+
+
+@pytest.mark.parametrize("written", HOSTILE, ids=range(len(HOSTILE)))
+def test_whatever_a_model_wrote_becomes_a_trace(home: Path, caplog: pytest.LogCaptureFixture, written: str) -> None:
+    whole = episode(0)
+    tool = ToolTurn(BEGAN_MS, written or "x" * 1000, written, written, 0.1)
+    call = ToolCall("c1", "build", written)
+    answer = Answer("openai/small", written, (call,), Finish.TOOLS, Usage(1, 1, 0.0), 0.1)
+    turn = ModelTurn(BEGAN_MS, (Message(Role.ASSISTANT, written, (call,)),), answer)
+    with SearchLog(home, "s1", tags=TAGS) as log:
+        log.episodes.record(replace(whole, steps=(Step(model=turn), Step(tool=tool))))
+        log.finish({})
+        assert log.close()
+    (trace,) = traces(home, log.parent_run_id)
+    assert len(trace.data.spans) == 3 and not caplog.records
 
 
 def test_spans_survive_the_way_to_a_tracking_server() -> None:
