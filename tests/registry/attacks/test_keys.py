@@ -118,7 +118,7 @@ class TestRoleKeys:
         thief.rotate(change, victim.world.keyring.signers("root"))
         thief.keys["snapshot"] = signers("a")
         thief.publish_snapshot()
-        victim.refuses(TrustError, victim.world.store.url, "root")
+        victim.refuses(TrustError, victim.world.store.url, "Nonunique keyids")
 
     @pytest.mark.parametrize("role", ["root", "timestamp", "snapshot", "targets", "canary"])
     def test_one_key_under_two_ids(self, victim: Victim, steal: Steal, role: str) -> None:
@@ -152,7 +152,7 @@ class TestRoleKeys:
         thief.put("tuf/2.root.json", json.dumps(content).encode())
         thief.keys["snapshot"] = ()
         thief.publish_snapshot()
-        victim.refuses(TrustError, victim.world.store.url, "root")
+        victim.refuses(TrustError, victim.world.store.url, "threshold should be at least 1")
 
 
 class TestRevokedKeys:
