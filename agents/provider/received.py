@@ -10,7 +10,7 @@ from agents.provider import prices
 from agents.provider.wire import Call, clean, input_bytes
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Of text and tool calls together; the stream is cut off there, as at the limit of output tokens."""
+"""Of text and tool calls together, and of thoughts; the stream is cut off there, as at the limit of output tokens."""
 MAX_TOOL_CALLS = 64
 MOST_TOKENS = 1 << 27
 """That a server may say it counted, for one call: no model reads or writes so many."""
@@ -142,9 +142,10 @@ class Received:
         fragments.arguments.append(self._bounded(function.arguments or ""))
 
     def _count_thoughts(self, thoughts: Any) -> None:
-        """Billed like any output, and kept by nobody."""
+        """Billed like any output, and kept by nobody. There are servers that set them no limit."""
         if isinstance(thoughts, str):
             self._thoughts_bytes += len(thoughts.encode("utf-8", "replace"))
+            self._cut |= self._thoughts_bytes > MAX_ANSWER_BYTES
 
     def _bounded(self, text: str) -> str:
         """As much of the text as the answer still has room for."""

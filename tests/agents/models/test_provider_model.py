@@ -158,12 +158,14 @@ def test_usage_and_money_are_the_providers(client: ProviderClient, serve: Serve)
     assert answer.usage == PRICE.of(7, 101)
 
 
+def event(choice: str, usage: str = "null") -> bytes:
+    head = '"id":"1","object":"chat.completion.chunk","created":1,"model":"m"'
+    return f'data: {{{head},"choices":[{choice}],"usage":{usage}}}\n\n'.encode()
+
+
 def counting(usage: str) -> bytes:
     """A stream that says `hi`, and reports this."""
-    choice = '{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}'
-    head = '"id":"1","object":"chat.completion.chunk","created":1,"model":"m"'
-    event = f'{{{head},"choices":[{choice}],"usage":{usage}}}'
-    return f"data: {event}\n\ndata: [DONE]\n\n".encode()
+    return event('{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}', usage) + b"data: [DONE]\n\n"
 
 
 USAGES = (
@@ -205,6 +207,14 @@ def test_answers_of_a_megabyte_come_and_longer_ones_are_cut(
     answer = model_at(client, serve(Behaviour("x" * size_bytes, pieces=512))).complete(REQUEST)
     assert len(answer.text) == MAX_ANSWER_BYTES
     assert answer.finish is (Finish.DONE if size_bytes == MAX_ANSWER_BYTES else Finish.LENGTH)
+
+
+def test_endless_thoughts_are_cut(client: ProviderClient, serve: Serve) -> None:
+    choice = json.dumps({"index": 0, "delta": {"reasoning_content": "hm " * 10_000}, "finish_reason": None})
+    server = serve(Behaviour(raw=b"".join([event(choice) for _ in range(100)])))
+    answer = model_at(client, server).complete(REQUEST)
+    assert (answer.text, answer.finish) == ("", Finish.LENGTH)
+    assert answer.usage.output_tokens < MAX_ANSWER_BYTES
 
 
 def test_text_that_no_file_takes_is_replaced(client: ProviderClient, serve: Serve) -> None:

@@ -66,6 +66,14 @@ def test_there_is_an_end_to_tool_calls() -> None:
     assert taken.full and len(taken.answer(0.0).tool_calls) == MAX_TOOL_CALLS
 
 
+def test_there_is_an_end_to_thoughts() -> None:
+    thought = chunk(reasoning_content="y" * (received.MAX_ANSWER_BYTES // 2))
+    assert not of(thought, thought).full
+    taken = of(thought, thought, chunk(reasoning_content="y"))
+    assert taken.full and taken.answer(0.0).finish is Finish.LENGTH
+    assert taken.usage().output_tokens == -(-(received.MAX_ANSWER_BYTES + 1) // 3)
+
+
 def test_a_stream_is_whole_when_it_says_why_it_ended() -> None:
     assert not of(chunk("a")).whole
     assert of(chunk("a", "stop")).whole
