@@ -39,6 +39,7 @@ class CacheReader(Follower):
         tables: Callable[[], Collection[str]] | None = None,
     ) -> None:
         super().__init__(root_bytes, fleet, model, hardware, channel, cache_dir, tables)
+        self.start_s = START_S
         self._status_path = str(sidecar_status.status_path(cache_dir, self.channel))
         self._status_stamp = durable_file.MISSING
         self._status: SidecarStatus | None = None
@@ -115,7 +116,7 @@ class CacheReader(Follower):
     def _await_sidecar(self) -> None:
         """Gives a sidecar that starts along with this engine the time to see what was taken back meanwhile."""
         self._waited = True
-        ends_at_s = time.monotonic() + START_S
+        ends_at_s = time.monotonic() + self.start_s
         while self._can_start_offline() and time.monotonic() < ends_at_s:
             touched_s = durable_file.stamp(self._status_path)[0] / 1e9
             if not sidecar_status.is_starting(sidecar_status.read(Path(self._status_path)), touched_s):

@@ -55,6 +55,7 @@ class Puller(Follower):
     ) -> None:
         """Nothing is contacted or written yet."""
         super().__init__(root_bytes, fleet, model, hardware, channel, cache_dir, tables)
+        self.start_s = START_S
         self._store = object_store
         self._etag: str | None = None
         self._full_refresh_at_s = 0.0
@@ -98,7 +99,7 @@ class Puller(Follower):
             with self.cache.locked():
                 if self.cache.last_refresh() != before:  # by another process, which may have read a newer one
                     found = self._timestamp(None, hasty) or found
-                reader = StoreReader(self._store, START_S if hasty else LONGEST_POLL_S, strict=hasty)
+                reader = StoreReader(self._store, self.start_s if hasty else LONGEST_POLL_S, strict=hasty)
                 generation = self._refresh(found.content, names, reader)
         except GristmillError:
             less = self._remainder()
@@ -140,7 +141,7 @@ class Puller(Follower):
         def read() -> StoredObject | NotModified:
             return self._store.get(TIMESTAMP_KEY, etag, MAX_TIMESTAMP_BYTES)
 
-        found = within(START_S, f"{self._store.url}: {TIMESTAMP_KEY}", read) if hasty else read()
+        found = within(self.start_s, f"{self._store.url}: {TIMESTAMP_KEY}", read) if hasty else read()
         if isinstance(found, StoredObject):
             return found
         if etag is None:

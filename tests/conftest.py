@@ -1,10 +1,11 @@
 """What all tests share: real object stores, started once, disks that keep nothing, and patience: how long an example
-takes says nothing here.
+or a host's first poll takes says nothing here.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -30,4 +31,16 @@ def no_power_cuts() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_starts() -> Iterator[None]:
+    """A host's first poll takes what it takes, and none waits for a sidecar that no test has started. Who tests
+    starts sets `start_s`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in (("gristmill.pull", 3600.0), ("gristmill.cache_reader", 0.0)):
+            if name in sys.modules:
+                patch.setattr(sys.modules[name], "START_S", seconds)
         yield

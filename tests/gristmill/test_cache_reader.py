@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import time
 import timeit
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -87,6 +88,37 @@ class TestFollowing:
         assert followed.restarted().last_good() == taken
         assert followed.reader.last_good() == taken
         assert followed.reader.poll() is None
+
+    def test_it_waits_at_its_start_for_a_sidecar_that_starts_as_well(
+        self, followed: Followed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        followed.pull()
+        followed.say(running=False)
+        followed.world.publish("softmax", b"code 2")
+        pauses: list[float] = []
+
+        def meanwhile(pause_s: float) -> None:
+            pauses.append(pause_s)
+            if len(pauses) == 2:
+                starting = SidecarStatus(str(CANARY), 1, 0, "", True, NOW, NOW)
+                sidecar_status.write(followed.status_path, starting)
+            if len(pauses) == 3:
+                followed.pull()
+
+        monkeypatch.setattr(time, "sleep", meanwhile)
+        reader = followed.restarted()
+        reader.start_s = 3600.0
+        assert codes(reader.poll()) == [b"code 1", b"code 2"]
+        assert len(pauses) == 3
+        followed.say(running=False)
+        with pytest.raises(errors.SidecarError, match="was ended"):
+            reader.poll()  # waits no second time
+        late = followed.restarted()
+        late.start_s = 0.0
+        assert codes(late.poll()) == [b"code 1", b"code 2"]
+        followed.say(problem="the store is away")
+        assert codes(followed.restarted().poll()) == [b"code 1", b"code 2"]
+        assert len(pauses) == 3
 
     def test_a_record_that_was_read_just_before_another_took_its_place(
         self, followed: Followed, monkeypatch: pytest.MonkeyPatch

@@ -453,6 +453,26 @@ class TestCache:
         refused(puller, errors.StoreError)
         assert puller.last_good() == taken
 
+    def test_the_first_poll_waits_for_a_store_only_as_long_as_a_cache_may_be_used_without(self, world: World) -> None:
+        world.publish("rms_norm", b"code 1")
+        slow = SlowReads(world.store, {"timestamp"})
+        puller = world.puller(store=slow)
+        puller.start_s = 0.0
+        slow.released.set()
+        taken = puller.poll()
+        assert codes(taken) == [b"code 1"], "nothing else can serve, so it takes what it takes"
+        for held in ("timestamp", "snapshot"):
+            world.publish("rms_norm", held.encode())
+            slow = SlowReads(world.store, {held})
+            again = world.puller(store=slow)
+            again.start_s = 0.05
+            with pytest.raises(errors.StoreUnreachableError, match="not read in time|not reached within"):
+                again.poll()
+            assert again.last_good() == taken
+            slow.released.set()
+            taken = again.poll()  # takes its time
+            assert codes(taken) == [held.encode()]
+
     def test_host_id_is_made_once(self, world: World) -> None:
         cache = world.puller().cache
         with cache.locked():
@@ -472,6 +492,20 @@ class MeetingStore(DelegatingStore):
             with contextlib.suppress(threading.BrokenBarrierError):
                 self.barrier.wait(60)
                 self.met = True
+        return self.inner.get(key, etag, max_bytes)
+
+
+class SlowReads(DelegatingStore):
+    """Holds reads of what is named so until it is told to let them go."""
+
+    def __init__(self, inner: ObjectStore, held: set[str]) -> None:
+        super().__init__(inner)
+        self.held = held
+        self.released = threading.Event()
+
+    def get(self, key: str, etag: str | None = None, max_bytes: int = 1 << 28):  # type: ignore[no-untyped-def]
+        if any(name in key for name in self.held):
+            self.released.wait(60)
         return self.inner.get(key, etag, max_bytes)
 
 
