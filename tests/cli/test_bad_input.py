@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -82,25 +81,6 @@ def mill(
     return mill
 
 
-@pytest.fixture
-def process(tmp_path: Path, variables: dict[str, str]) -> Mill:
-    """The same in a process of its own, as after `./mill` has found its environment."""
-
-    def process(*arguments: object, **more: str) -> Run:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(STARTUP)}
-        done = subprocess.run(
-            [sys.executable, "-m", "cli", *map(str, arguments)],
-            cwd=tmp_path,
-            env={**kept, "PYTHONPATH": str(ROOT), **variables, **more},
-            text=True,
-            capture_output=True,
-            check=False,
-        )
-        return Run(done.returncode, done.stdout, done.stderr)
-
-    return process
-
-
 def complaint(run: Run) -> str:
     """The one line; fails the test if there is more, or another exit code."""
     assert run.returncode == 2, (run.returncode, run.stderr)
@@ -137,8 +117,8 @@ class TestTraces:
         assert place in complaint(run)
         assert not (tmp_path / "store").exists() and not (tmp_path / "home" / "keys").exists()
 
-    def test_a_trace_that_is_not_there(self, process: Mill, tmp_path: Path) -> None:
-        assert "nowhere.csv" in complaint(process("serve", "--trace", tmp_path / "nowhere.csv"))
+    def test_a_trace_that_is_not_there(self, mill: Mill, tmp_path: Path) -> None:
+        assert "nowhere.csv" in complaint(mill("serve", "--trace", tmp_path / "nowhere.csv"))
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
@@ -259,11 +239,11 @@ class TestStores:
         assert "a-secret-word" not in run.stderr
 
     def test_no_credentials_or_no_permission(
-        self, mill: Mill, process: Mill, tmp_path: Path, endpoint: Callable[..., tuple[str, Any]]
+        self, mill: Mill, tmp_path: Path, endpoint: Callable[..., tuple[str, Any]]
     ) -> None:
         url, _ = endpoint(Refusing, 403)
         assert "was refused" in complaint(mill("capture", MILL_STORE=url, **KEYS))
-        said = complaint(process("capture", MILL_STORE=url, AWS_EC2_METADATA_DISABLED="true", HOME=str(tmp_path)))
+        said = complaint(mill("capture", MILL_STORE=url, AWS_EC2_METADATA_DISABLED="true", HOME=str(tmp_path)))
         assert "no credentials; set AWS_ACCESS_KEY_ID" in said
 
     @pytest.mark.parametrize("command", ["promote --release", "serve --rounds 1"])
@@ -340,22 +320,22 @@ class TestCompiling:
         said = complaint(mill("compile", "--model", "openai/gpt5", MILL_MODELS="openai/gpt-5"))
         assert "'openai/gpt5' is not configured; expected one of openai/gpt-5" in said
 
-    def test_a_search_that_another_process_is_at(self, process: Mill, tmp_path: Path) -> None:
+    def test_a_search_that_another_process_is_at(self, mill: Mill, tmp_path: Path) -> None:
         keep_profile(tmp_path)
         captured = traffic.latest_profile(
             DirectoryStore(tmp_path / "store"), replace(settings(tmp_path / "home"), fleet="demo", model="llama-8x1024")
         )
         with search_lock.held(tmp_path / "home" / "searches" / search_id_of(captured, 0)):
-            told = complaint(process("compile", "--budget-s", 10))
+            told = complaint(mill("compile", "--budget-s", 10))
         assert f"process {os.getpid()} is at it already" in told and f"kill -INT {os.getpid()}" in told
 
-    def test_no_compiler(self, process: Mill, tmp_path: Path) -> None:
+    def test_no_compiler(self, mill: Mill, tmp_path: Path) -> None:
         (tmp_path / "x.cpp").write_text(HONEST)
         without = {"PATH": str(tmp_path / "nothing"), "CXX": ""}
-        said = complaint(process("judge", tmp_path / "x.cpp", "--operator", "rms_norm", **without))
+        said = complaint(mill("judge", tmp_path / "x.cpp", "--operator", "rms_norm", **without))
         assert "no C++ compiler" in said and "install" in said
         keep_profile(tmp_path)
-        run = process("compile", "--budget-s", 10, **without)
+        run = mill("compile", "--budget-s", 10, **without)
         assert run.returncode == 2 and "Traceback" not in run.stderr
         assert run.stderr.splitlines()[-1].startswith("mill: no C++ compiler")
         assert not list((tmp_path / "home").glob("searches/*/result.json"))
