@@ -5,39 +5,57 @@ from __future__ import annotations
 import argparse
 import json
 
+from cli.errors import ApproveArgumentsError
 from cli.table import compact_table
-from gristmill.trust import CHANNELS
 from tasks.settings import from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", metavar="TABLE|CHANNEL", help="a table, e.g. rms_norm.float32; or canary: all it serves"
+        "what",
+        metavar="STATE|TABLE",
+        help="what was looked at, e.g. canary:12, refused if another one has taken its place; or canary: whatever it "
+        "serves now; or one table of that, e.g. rms_norm.float32",
     )
+    parser.add_argument("--table", default="", help="only this table of the state, e.g. rms_norm.float32")
     parser.add_argument("--release", action="store_true", help="then make stable serve what canary serves")
+    parser.add_argument(
+        "--despite-failure",
+        action="store_true",
+        help="although the watch has found it to fail; the approver's signature says so",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from flows import steps
     from flows.approve import approve_steps, rows
-    from flows.promote import release_steps
     from tasks.mlflow_mirror import keep_mirror
 
     settings = from_environment()
-    channel, table = (arguments.what, "") if arguments.what in CHANNELS else ("canary", arguments.what)
-    approvals = approve_steps(settings, steps.plain, channel=channel, table=table)
-    released = release_steps(settings, steps.plain) if arguments.release else None
+    named = "." in arguments.what  # no state has a point in its name, and every table has
+    if named and arguments.table:
+        raise ApproveArgumentsError(f"approve: found the tables {arguments.what} and {arguments.table}, expected one")
+    done = approve_steps(
+        settings,
+        steps.plain,
+        state="canary" if named else arguments.what,
+        table=arguments.what if named else arguments.table,
+        release=arguments.release,
+        despite_failure=arguments.despite_failure,
+    )
+    released = done.released
     if arguments.json:
-        number = released.number if released else None
-        print(json.dumps({"approved": [vars(one) for one in approvals], "stable": number}, indent=2))
-    elif approvals:
-        print(compact_table([list(row.values()) for row in rows(approvals)], ["table", "manifest", "reason"]))
-        end = (
+        facts = {"channel": done.channel, "generation": done.number or None}
+        approved = [vars(one) for one in done.approvals]
+        print(json.dumps({**facts, "approved": approved, "stable": released.number if released else None}, indent=2))
+    elif done.approvals:
+        print(compact_table([list(row.values()) for row in rows(done.approvals)], ["table", "manifest", "reason"]))
+        print(f"generation {done.number} of {done.channel} is what was approved")
+        print(
             f"{released.channel} is at {released.number}" if released else "./mill promote --release moves it to stable"
         )
-        print(end)
     else:
-        print(f"{channel} serves nothing, so there is nothing to approve")
+        print(f"{done.channel} serves nothing, so there is nothing to approve")
     keep_mirror(settings)
     return 0

@@ -25,6 +25,10 @@ class MemoryArgumentsError(GristmillError):
     """Arguments of `./mill memory` that do not go together."""
 
 
+class ApproveArgumentsError(GristmillError):
+    """Arguments of `./mill approve` that do not go together."""
+
+
 class CanaryArgumentsError(GristmillError):
     """Arguments of `./mill canary` that cannot be read."""
 

@@ -68,6 +68,11 @@ Again = Annotated[bool, _told("Take kernels that failed in canary, too.")]
 Table = Annotated[
     str, _told("Table to approve, e.g. `rms_norm.float32`; empty: all.", pattern=r"^([a-z0-9_+]+\.[a-z0-9_]+)?$")
 ]
+Generation = Annotated[
+    Annotated[int, Field(ge=1, lt=1 << 31)] | None,
+    _told("Number of the generation that was looked at; refused if another one is current. None: whichever is."),
+]
+DespiteFailure = Annotated[bool, _told("Approve it although the watch has found it to fail; the signature says so.")]
 Release = Annotated[bool, _told("Make stable serve what was approved, at once.")]
 Act = Annotated[bool, _told("Release what has succeeded and roll back what has failed; else only look.")]
 WatchNumbers = Annotated[

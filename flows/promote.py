@@ -11,9 +11,11 @@ from flows import parameters
 from flows.steps import Step, table_artifact, tracked
 from gristmill import records
 from gristmill.kernel_table import Artifact
+from registry.approval import failing
 from registry.errors import ApprovalError
 from registry.publication import Published, move
-from tasks import compilation, cycle_report, journal, mlflow_mirror, object_store, promotion, proving, results
+from registry.repository import Repository
+from tasks import canary, compilation, cycle_report, journal, mlflow_mirror, object_store, promotion, proving, results
 from tasks.errors import NoWinnerError
 from tasks.journal import JournalEntry
 from tasks.proving import Told
@@ -118,21 +120,36 @@ def promote(
     return published.number
 
 
-def release_steps(settings: Settings, step: Step, judged: str = "") -> Published:
-    """Makes stable serve what canary serves, once all of it is approved; running it again changes nothing. With
-    `judged`, only if canary still serves that state, and if stable loses no table by it: no person looks then.
+def release_steps(
+    settings: Settings, step: Step, judged: str = "", *, by_person: bool = True, despite_failure: bool = False
+) -> Published:
+    """Makes stable serve what canary serves, once all of it is approved; running it again changes nothing.
+
+    Args:
+        judged: only if canary still serves this state; empty: whichever it serves.
+        by_person: where none looks, stable must not lose a table by it.
+        despite_failure: although the watch has found it to fail.
 
     Raises:
-        ApprovalError: the policy leaves something to a person, and none has approved it; or stable would lose a table.
+        ApprovalError: the policy leaves something to a person, and none has approved it; or the watch has found it to
+            fail; or stable would lose a table.
+        SupersededError: canary no longer serves what was judged.
     """
     with object_store.opened(settings) as opened:
         keyring = step(promotion.keyring_of)(settings)
+        source = promotion.channel_of(settings, "canary")
+        watch = step(canary.remembered)(opened.store, keyring, source)
+        current = Repository(opened.store, keyring).current(source)
+        if watch and watch.failures and not despite_failure and current:
+            raise failing(source, current, watch.failures)
         approvals = step(promotion.approve_gains)(opened.store, settings)
         waiting = next((one for one in approvals if not one.approved), None)
         if waiting is not None:
-            raise ApprovalError(f"{waiting.table}: {waiting.reason}; look at it, then ./mill approve {waiting.table}")
-        source = promotion.channel_of(settings, "canary")
-        return step(move)(opened.store, keyring, source, "stable", judged, not judged)
+            named = f"canary:{current.index.number}" if current else "canary"
+            raise ApprovalError(
+                f"{waiting.table}: {waiting.reason}; look at it, then ./mill approve {named} --table {waiting.table}"
+            )
+        return step(move)(opened.store, keyring, source, "stable", judged, by_person)
 
 
 @flow(name="release")

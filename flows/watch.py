@@ -57,7 +57,7 @@ def _act(settings: Settings, step: Step, looked: Looked) -> str:
         if outcome is Outcome.FAILED:
             return _roll_back(there, step, judged, failures.told(looked.assessment.reason))
         if outcome is Outcome.SUCCEEDED:
-            released = release_steps(there, step, judged)
+            released = release_steps(there, step, judged, by_person=False)
             return f"released: {released.channel} is at {released.number}"
     except SupersededError as error:
         return str(error)

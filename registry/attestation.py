@@ -27,10 +27,20 @@ def require_counting(keyring: Keyring, policy: AttestationPolicy, attestor: str)
         )
 
 
-def attest(object_store: ObjectStore, keyring: Keyring, attestor: str, manifest_sha256: str, statement: bytes) -> None:
+def attest(
+    object_store: ObjectStore,
+    keyring: Keyring,
+    attestor: str,
+    manifest_sha256: str,
+    statement: bytes,
+    anew: bool = False,
+) -> None:
     """Signs a statement, unless the attestor's key has signed one about this manifest before.
 
     One by a key that was replaced since gives way: once that key was revoked, it is worth nothing.
+
+    Args:
+        anew: another statement about this manifest gives way as well.
 
     Raises:
         KeyFileError: the attestor's key is not here.
@@ -55,7 +65,10 @@ def attest(object_store: ObjectStore, keyring: Keyring, attestor: str, manifest_
         keys = [trust.key_text(public) for public in keyring.public[attestor]]
         try:
             trust.verify_attestation(found.content, manifest_sha256, attestor, keys)
+            stale = anew and Envelope.from_dict(json.loads(found.content)).payload != statement
         except TrustError:
+            stale = True
+        if stale:
             object_store.replace_if(key, content, found.etag)
 
 

@@ -49,7 +49,7 @@ WRONG: dict[str, list[dict[str, Any]]] = {
     "continuous": [{"channel": "prod"}, {"budget_s": float("nan")}],
     "promote": [{"channel": "prod"}, {"search_id": "newest"}, {"proof_s": 0}],
     "revalidate": [{"sample": -1}, {"gone_after_days": 0}, {"proof_s": -1}, {"demote": "perhaps"}],
-    "approve": [{"table": "all of it"}],
+    "approve": [{"table": "all of it"}, {"generation": 0}, {"generation": "newest"}, {"despite_failure": "perhaps"}],
     "watch": [{"policy": {"soak_s": -1}}, {"act": "perhaps"}],
     "rollback": [{"channel": "prod"}, {"to": -1}],
     "revoke": [{"digest": "abc", "reason": "wrong"}, {"digest": "a" * 64, "reason": ""}, {"digest": "a" * 64}],

@@ -244,7 +244,7 @@ class TestPublish:
         chosen, _ = world
         self.publish(world, 2.0)
         monkeypatch.setattr(promotion, "DEFAULT_APPROVAL", ApprovalPolicy(max_ratio=1.5))
-        with pytest.raises(ApprovalError, match=r"a gain of 2.* \./mill approve rms_norm\.float32"):
+        with pytest.raises(ApprovalError, match=r"a gain of 2.* \./mill approve canary:2 --table rms_norm\.float32"):
             release_steps(chosen, steps.plain)
         monkeypatch.undo()
         assert release_steps(chosen, steps.plain).manifests
