@@ -125,17 +125,17 @@ def replay(settings: Settings, text: str) -> tuple[Replay | SearchReplay, str]:
         ReplayError: nobody knows it, or it means several candidates.
     """
     away = ""
+    local = LocalHistory(settings)
     try:
         client = _client(settings)
-        found = _replay(MlflowHistory(client), text) if client else None
+        found = _replay(MlflowHistory(client), text, local) if client else None
     except outages() as error:
         found, away = None, f"MLflow is away ({str(error).splitlines()[0][:120]})"
-    local = LocalHistory(settings)
     if isinstance(found, Replay) and found.candidate and not found.episodes:
         found = replace(found, episodes=tuple(local.episodes(found.candidate)))  # not sent yet, perhaps
     if isinstance(found, SearchReplay) and not found.gains:
         found = replace(found, gains=local.gains(found.search))
-    found = found or _replay(local, text)
+    found = found or _replay(local, text, local)
     if found is None:
         raise ReplayError(
             f"{text!r}: neither a run of MLflow, nor the beginning of a candidate's digest ({LEAST_DIGEST_CHARS} "
@@ -153,7 +153,7 @@ def _search_of(found: Replay | SearchReplay) -> str:
     return found.candidate.search if found.candidate else ""
 
 
-def _replay(history: History, text: str) -> Replay | SearchReplay | None:
+def _replay(history: History, text: str, local: History) -> Replay | SearchReplay | None:
     matches = history.find(text)
     digests = sorted({match.digest for match in matches})
     if not matches:
@@ -161,12 +161,13 @@ def _replay(history: History, text: str) -> Replay | SearchReplay | None:
         if episode:
             return Replay(history.name, None, (episode,), (), ())
         judged = history.judged(text)
-        return SearchReplay(history.name, text, tuple(judged), history.gains(text)) if judged else None
+        gains = history.gains(text) if judged else {}
+        return SearchReplay(history.name, text, _completed(judged, local.judged(text)), gains) if judged else None
     if len(digests) > 1 and not any(match.episode == text for match in matches):
         several = ", ".join(digest[: max(records.SHOWN_DIGITS, len(text) + 4)] for digest in digests[:5])
         raise ReplayError(f"{text!r} begins {len(digests)} digests ({several}, ...); give more of it")
     candidate = matches[-1]
-    judged = history.judged(candidate.search)
+    judged = _completed(history.judged(candidate.search), local.judged(candidate.search))
     return Replay(
         history.name,
         candidate,
@@ -174,6 +175,12 @@ def _replay(history: History, text: str) -> Replay | SearchReplay | None:
         tuple(_lineage(candidate, judged)),
         tuple(_course(candidate, judged)),
     )
+
+
+def _completed(judged: Sequence[Judged], local: Sequence[Judged]) -> tuple[Judged, ...]:
+    """What a history has of a search, and behind it what this host's journal has besides: that was not sent yet."""
+    there = {one.digest for one in judged}
+    return (*judged, *(one for one in local if one.digest not in there))
 
 
 def _lineage(candidate: Judged, judged: Iterable[Judged]) -> list[Judged]:

@@ -211,3 +211,15 @@ def test_episodes_that_wait_in_the_spool_are_shown_beside_what_mlflow_has(
         log.close(stall_s=0.1)
     answer, _ = replay(settings, other.digest)
     assert isinstance(answer, Replay) and answer.source == "MLflow" and answer.episodes == (late,)
+
+
+def test_what_was_judged_and_not_sent_is_shown_behind_what_mlflow_has(home: Path) -> None:
+    settings = search(home)
+    late = candidate(5)
+    Journal(settings.searches_dir / "s1" / "verdicts.jsonl").append(late, verdict(late, 3.0), ())
+    whole, _ = replay(settings, "s1")
+    assert isinstance(whole, SearchReplay) and whole.source == "MLflow"
+    assert [one.digest for one in whole.judged] == [one.digest for one in (*PATTERN, WRITTEN, late)]
+    assert all(one.run_id for one in whole.judged[:-1]) and not whole.judged[-1].run_id
+    answer, _ = replay(settings, late.digest)
+    assert isinstance(answer, Replay) and [one.digest for one in answer.course][-1] == late.digest
