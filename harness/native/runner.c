@@ -29,6 +29,7 @@
 
 #define SECCOMP_MODE_FILTER 2
 #define LINK_BYTES (1u << 19) /* four times `LINKED_BYTES` of harness/layout.py, for what alignment adds */
+#define SLACK 0xA5
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
@@ -53,9 +54,11 @@ typedef struct {
     uint64_t filled; /* so many bytes from the beginning have all their pages */
 } region;
 
+/* Pages of one set's packed weights, which end shortly before one that nobody may touch. They begin at a multiple of 64 and
+ * of no more, as a host has it. */
 typedef struct {
-    void *address;
-    size_t room;
+    uint8_t *pages, *start;
+    size_t room, bytes;
 } packing;
 
 static struct {
@@ -127,7 +130,7 @@ static uint32_t load(const uint8_t *payload, size_t bytes) {
 
 static void forget_plan(void) {
     for (uint32_t k = 0; plan.packed && k < plan.head.sets; k++)
-        if (plan.packed[k].room) munmap(plan.packed[k].address, plan.packed[k].room);
+        if (plan.packed[k].room) munmap(plan.packed[k].pages, plan.packed[k].room + (size_t)page);
     free(plan.packed);
     plan.packed = NULL;
     memset(plan.shared, 0, sizeof plan.shared);
@@ -242,6 +245,37 @@ static uint32_t make_plan(const uint8_t *payload) {
     return plan.packed ? DONE : say(FAILED, "no memory");
 }
 
+/* Writable pages for so many bytes, with a pattern around them; 0 if there are none. */
+static int make_room(packing *packed, size_t bytes) {
+    size_t size = (bytes + 63) / 64 * 64;
+    if (size % 128 == 0) size += 64;
+    const size_t room = (size + (size_t)page - 1) / (size_t)page * (size_t)page;
+    if (packed->room != room) {
+        if (packed->room) munmap(packed->pages, packed->room + (size_t)page);
+        packed->room = 0;
+        uint8_t *pages = mmap(NULL, room + (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages == MAP_FAILED) return 0;
+        mprotect(pages + room, (size_t)page, PROT_NONE);
+        packed->pages = pages;
+        packed->room = room;
+    }
+    packed->start = packed->pages + room - size;
+    packed->bytes = bytes;
+    mprotect(packed->pages, room, PROT_READ | PROT_WRITE);
+    memset(packed->pages, SLACK, (size_t)(packed->start - packed->pages));
+    memset(packed->start + bytes, SLACK, size - bytes);
+    return 1;
+}
+
+static int spilled(const packing *packed) {
+    const uint8_t *end = packed->pages + packed->room;
+    for (const uint8_t *at = packed->pages; at < end; at++) {
+        if (at == packed->start) at += packed->bytes;
+        if (at < end && *at != SLACK) return 1;
+    }
+    return 0;
+}
+
 static uint32_t set_up(const uint32_t *numbers, size_t count) {
     gm_call call = {plan.frame, plan.frame + plan.head.inputs, plan.scalars, NULL};
     for (size_t n = 0; n < count; n++) {
@@ -251,18 +285,11 @@ static uint32_t set_up(const uint32_t *numbers, size_t count) {
         if (bytes < 0 || bytes > candidate.max_packed_bytes)
             return say(REFUSED, "gm_packed_bytes returned %lld; expected 0 to %lld", (long long)bytes,
                        (long long)candidate.max_packed_bytes);
-        const size_t room = bytes ? ((size_t)bytes + (size_t)page - 1) / (size_t)page * (size_t)page : (size_t)page;
         packing *packed = &plan.packed[numbers[n]];
-        if (packed->room != room) {
-            if (packed->room) munmap(packed->address, packed->room);
-            packed->room = 0;
-            void *address = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (address == MAP_FAILED) return say(FAILED, "cannot map %zu bytes for packed weights", room);
-            *packed = (packing){address, room};
-        }
-        mprotect(packed->address, room, PROT_READ | PROT_WRITE);
-        const int32_t code = candidate.setup(&call, packed->address);
-        mprotect(packed->address, room, PROT_READ);
+        if (!make_room(packed, (size_t)bytes)) return say(FAILED, "cannot map %lld bytes for packed weights", (long long)bytes);
+        const int32_t code = candidate.setup(&call, packed->start);
+        mprotect(packed->pages, packed->room, PROT_READ);
+        if (spilled(packed)) return say(REFUSED, "gm_setup wrote around the %lld bytes of packed weights", (long long)bytes);
         if (code) return say(REFUSED, "gm_setup returned %d; expected 0", code);
     }
     return DONE;
@@ -282,7 +309,7 @@ static uint32_t run(uint8_t *payload) {
         const int64_t number = chain_step(order);
         for (uint32_t i = 0; i < count; i++)
             plan.frame[i].data = plan.shared[i] ? plan.shared[i] : plan.starts[i] + (uint64_t)number * plan.tensors[i].pitch;
-        call.packed = plan.packed[number].room ? plan.packed[number].address : NULL;
+        call.packed = plan.packed[number].start;
         const int32_t code = candidate.run(&call);
         if (code) return say(REFUSED, "gm_run returned %d inside its own domain; expected 0", code);
     }

@@ -1,0 +1,36 @@
+// trick: asks for packed memory of so many bytes, and writes a vector more
+// family: tampering
+// operator: skinny_linear
+// status: incorrect crashed
+// axes: tokens=1 in_features=120 out_features=150
+// setup: yes
+
+#include <cstring>
+
+#include "gristmill_kernel.h"
+
+GM_EXPORT int64_t gm_packed_bytes(const gm_call *call) {
+  return call->inputs[1].shape[0] * call->inputs[1].shape[1] * 4;
+}
+
+GM_EXPORT int32_t gm_setup(const gm_call *call, void *packed) {
+  const int64_t bytes = gm_packed_bytes(call);
+  std::memcpy(packed, call->inputs[1].data, bytes);
+  std::memset((char *)packed + bytes, 0, 64);
+  return 0;
+}
+
+GM_EXPORT int32_t gm_run(const gm_call *call) {
+  const gm_tensor &x = call->inputs[0], &w = call->inputs[1];
+  const int64_t T = x.shape[0], K = w.shape[1], N = w.shape[0];
+  const float *packed = (const float *)call->packed, *in = (const float *)x.data;
+  float *out = (float *)call->outputs[0].data;
+  for (int64_t n = 0; n < N; n++)
+    for (int64_t t = 0; t < T; t++) {
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t k = 0; k < K; k++) sum += packed[n * K + k] * in[t * K + k];
+      out[t * N + n] = sum;
+    }
+  return 0;
+}
