@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +17,19 @@ from registry.embedded_store import EmbeddedStore, running_or_started
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""MLflow commits a dozen times per run, and a busy disk takes its time over each."""
+
+
+@pytest.fixture(scope="session")
+def template_home() -> Iterator[Path]:
+    """A home whose MLflow schema is made, in `mlflow.db`; making it takes seconds, copying it does not."""
+    from tasks import mlflow_store
+
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        mlflow_store.open_store(Path(folder), f"sqlite:///{folder}/mlflow.db")
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

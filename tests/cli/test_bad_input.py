@@ -90,6 +90,12 @@ def complaint(run: Run) -> str:
     return lines[0]
 
 
+@pytest.fixture
+def runs(variables: dict[str, str], template_home: Path) -> None:
+    """Searches find an MLflow that is in use."""
+    shutil.copy(template_home / "mlflow.db", variables["MILL_HOME"])
+
+
 def keep_profile(folder: Path) -> None:
     """A captured profile of the fleet that the commands work for by default."""
     (folder / "store").mkdir(exist_ok=True)
@@ -282,6 +288,7 @@ class TestProfiles:
     def test_nothing_was_searched(self, mill: Mill) -> None:
         assert "run ./mill compile first" in complaint(mill("promote"))
 
+    @pytest.mark.usefixtures("runs")
     def test_a_profile_without_time(self, mill: Mill, tmp_path: Path) -> None:
         (tmp_path / "store").mkdir()
         chosen = replace(settings(tmp_path / "home", tmp_path / "store"), fleet="demo", model="llama-8x1024")
@@ -311,6 +318,7 @@ class TestCompiling:
         said = complaint(mill(*command.split()))
         assert "'nope'" in said and "rms_norm" in said and "skinny_linear" in said
 
+    @pytest.mark.usefixtures("runs")
     def test_an_operator_that_the_profile_lacks(self, mill: Mill, tmp_path: Path) -> None:
         keep_profile(tmp_path)
         assert "the profile, which holds rms_norm" in complaint(mill("compile", "--operator", "softmax"))

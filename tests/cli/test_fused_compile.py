@@ -24,24 +24,25 @@ from tasks.memory_shelves import MemoryShelves
 from tasks.mlflow_store import open_store
 from tasks.search_plan import NOT_RELEASED
 from tasks.settings import Settings
+from tests.conftest import MEMORY
 from tests.registry.world import shared_keys
 from tests.tasks.fused_world import FUSED, feeding
 from tests.tasks.world import PEAKS, settings
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 TRAFFIC = feeding(1, 4)
 ARGUMENTS = ("compile", "--operator", FUSED, "--budget-s", 5, "--agents", 0)
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
-def chosen() -> Iterator[Settings]:
+def chosen(template_home: Path) -> Iterator[Settings]:
     """A home and a store with the captured profile."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ on the PATH: nothing can be compiled here")
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         made = settings(Path(folder) / "home", Path(folder) / "store")
         (made.home / "peaks.json").write_bytes(records.canonical_json(PEAKS))
+        shutil.copy(template_home / "mlflow.db", made.home)
         shutil.copytree(shared_keys(), made.keys_dir)
         (Path(folder) / "store").mkdir()
         traffic.keep_profile(DirectoryStore(Path(folder) / "store"), made, TRAFFIC)

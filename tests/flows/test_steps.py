@@ -198,7 +198,7 @@ def test_a_server_that_does_not_answer_costs_the_search_nothing(
 
 
 @pytest.fixture
-def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def mill(tmp_path: Path, template_home: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A home whose MLflow is in use, and a registry whose canary serves one table."""
     for name in [name for name in os.environ if name.startswith("MILL_") or name == "MLFLOW_TRACKING_URI"]:
         monkeypatch.delenv(name)
@@ -209,7 +209,7 @@ def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     artifacts, files = proving.artifacts_of([(proof, {"torch": "2.12.0"})], chosen, print)
     store = DirectoryStore(tmp_path / "store")
     promotion.publish_artifacts(store, chosen, "canary", artifacts, files, sampled, "search abc")
-    mlflow_store.open_store(chosen.home)
+    shutil.copy(template_home / "mlflow.db", chosen.home)
     for name, value in (
         ("HOME", str(chosen.home)),
         ("STORE", chosen.store_url),
@@ -229,7 +229,7 @@ def aliases(chosen: Settings) -> dict[str, str]:
 
 def test_flows_that_change_a_channel_show_it_in_mlflow_and_the_others_run(prefect_client: Any, mill: Settings) -> None:
     """The flow bodies themselves, as a worker runs them: what follows their steps is nowhere else."""
-    assert release() > 0
+    assert min(release().values()) > 0
     assert set(aliases(mill)) == {"canary", "stable"}
     rollback(channel="stable", to=0)
     assert set(aliases(mill)) == {"canary"}

@@ -33,10 +33,10 @@ from tasks.errors import NoWinnerError, SearchBusyError
 from tasks.search_session import Trial
 from tasks.serving_client import Event, ServingProcess
 from tasks.settings import Settings
+from tests.conftest import MEMORY
 from tests.registry.world import shared_keys
 from tests.tasks.world import settings as settings_in
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 TINY = ["--layers=2", "--hidden=64", "--intermediate=96", "--query-heads=4", "--key-heads=2", "--head-dim=16"]
 TINY += ["--vocabulary=256", "--positions=512", "--threads=1", "--poll-s=0.2", "--shadow-every=16"]
 REQUESTS = tuple(Request(0.0, 4, 12) for _ in range(6))
@@ -72,7 +72,7 @@ class Turn:
 
 
 @pytest.fixture(scope="module")
-def turn() -> Iterator[Turn]:
+def turn(template_home: Path) -> Iterator[Turn]:
     if shutil.which("g++") is None:
         pytest.skip("no g++ on the PATH: nothing can be compiled here")
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder, pytest.MonkeyPatch.context() as patch:
@@ -81,6 +81,7 @@ def turn() -> Iterator[Turn]:
         patch.setattr(promotion, "HELD_OUT_LIMIT", 2)
         chosen = settings_in(Path(folder) / "home", Path(folder) / "store")
         shutil.copytree(shared_keys(), chosen.keys_dir)
+        shutil.copy(template_home / "mlflow.db", chosen.home)
         Repository(DirectoryStore(Path(folder) / "store"), promotion.keyring_of(chosen)).initialise()
         flags = {
             "store": chosen.store_url,

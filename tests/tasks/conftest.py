@@ -1,4 +1,4 @@
-"""A home whose MLflow schema is there: making it takes seconds, copying it does not."""
+"""A home whose MLflow schema is there, and figures that take no time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import mlflow_store
-
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""MLflow commits a dozen times per run, and a busy disk takes its time over each."""
-
-
-@pytest.fixture(scope="session")
-def template_home() -> Iterator[Path]:
-    """A home whose schema is made; making it takes seconds, copying it does not."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        mlflow_store.open_store(Path(folder), f"sqlite:///{folder}/mlflow.db")
-        yield Path(folder)
+from tests.conftest import MEMORY
 
 
 @pytest.fixture
