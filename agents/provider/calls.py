@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from agents.chat import Answer, Message, Role
+from agents.chat import Answer, Message, Role, ToolCall
 from agents.errors import ModelError, ModelUnavailableError, RequestRefusedError
 from agents.provider import failures
 from agents.provider.received import MAX_ANSWER_BYTES, Received
 from agents.provider.wire import Call, Route
 
+KEY_NAME = re.compile(r"\w*(KEY|TOKEN|TOKEN_BEDROCK)")
+"""Of variables whose values are keys; others hold addresses and places, which may be words of any program."""
+LEAST_KEY = 16
+"""Characters of the shortest key; what is shorter stands in for one where a server wants some."""
 NO_KEY = "none"
 """Sent where a server wants some key and none is meant for it."""
 
@@ -41,7 +47,8 @@ def prepare() -> None:
 
 
 async def complete(call: Call, secrets: Mapping[str, str]) -> Answer:
-    """Makes the call. `secrets` are what no message may hold.
+    """Makes the call. `secrets` are the keys and addresses of providers, by variable: no message holds any, and no
+    answer a key.
 
     Raises:
         ModelError: there is no whole answer; `usage` says what was billed nevertheless.
@@ -74,7 +81,22 @@ async def complete(call: Call, secrets: Mapping[str, str]) -> Answer:
             await _closed(stream)
     if not received.whole or (_was_cut(stream) and not received.full):
         raise ModelUnavailableError(f"{model}: the answer broke off", received.usage())
-    return received.answer(time.monotonic() - started)
+    return without_keys(received.answer(time.monotonic() - started), secrets)
+
+
+def without_keys(answer: Answer, secrets: Mapping[str, str]) -> Answer:
+    """The answer with every key blotted out: what a server repeats of them must not become a program, or get into a
+    record, and only this process knows their values.
+    """
+    keys = sorted((v for name, v in secrets.items() if KEY_NAME.fullmatch(name) and len(v) >= LEAST_KEY), key=len)
+
+    def clear(text: str) -> str:
+        for key in reversed(keys):
+            text = text.replace(key, failures.BLOT)
+        return text
+
+    calls = tuple(ToolCall(clear(one.id), clear(one.name), clear(one.arguments)) for one in answer.tool_calls)
+    return replace(answer, text=clear(answer.text), tool_calls=calls)
 
 
 def _failed(

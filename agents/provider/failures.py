@@ -13,6 +13,7 @@ from agents.errors import ModelError, ModelUnavailableError, RateLimitedError, R
 from agents.provider.wire import Failure, Fault, clean
 
 MAX_MESSAGE_CHARS = 300
+BLOT = "[key]"
 MIN_SECRET_CHARS = 6
 """Shorter values of key variables are placeholders, and would be words of ordinary sentences."""
 KEY_SHAPED = re.compile(r"\b(?:sk|pk|key|gsk|xai|hf|AIza)[-_]?[A-Za-z0-9_*\-]{12,}")
@@ -40,8 +41,8 @@ def said(error: BaseException, secrets: Mapping[str, str]) -> str:
     text = NESTED_KINDS.sub("", " ".join(clean(str(error)).split()))
     for value in sorted(secrets.values(), key=len, reverse=True):
         if len(value) >= MIN_SECRET_CHARS:
-            text = text.replace(value, "[key]")
-    text = KEY_SHAPED.sub("[key]", text)
+            text = text.replace(value, BLOT)
+    text = KEY_SHAPED.sub(BLOT, text)
     return f"{type(error).__name__}: {text[:MAX_MESSAGE_CHARS]}"
 
 

@@ -307,6 +307,13 @@ def test_no_message_holds_a_key_and_no_other_server_gets_it(client: ProviderClie
     assert server.headers[1]["authorization"] == f"bearer {KEY}"
 
 
+def test_no_answer_holds_a_key(client: ProviderClient, serve: Serve) -> None:
+    said = Behaviour(f"// {KEY}\nint global;", tool_calls=(("build", json.dumps({"files": {"main.cpp": KEY}})),))
+    answer = model_at(client, serve(said)).complete(REQUEST)
+    assert answer.text == "// [key]\nint global;"
+    assert [json.loads(call.arguments) for call in answer.tool_calls] == [{"files": {"main.cpp": "[key]"}}]
+
+
 def test_a_hundred_and_twenty_eight_at_once_lose_no_answer(client: ProviderClient, serve: Serve) -> None:
     """The server answers nobody before all are there, and then each what it asked for."""
     server = serve(lambda request: Behaviour(request["messages"][0]["content"], waits_for=128))
