@@ -71,6 +71,8 @@ class Stock:
         self._outputs: WeakKeyDictionary[SharedFile, OutputArena] = WeakKeyDictionary()
         self._stale = np.ones(layout.sets, np.bool_)
         """Which sets do not hold traffic values."""
+        self._apart = np.zeros(layout.sets, np.bool_)
+        """Whose weights are another set's nowhere."""
 
     @property
     def workload(self) -> Workload:
@@ -117,6 +119,7 @@ class Stock:
             self._groups[key] = (InputTensor * len(cells))(*cells)
         self.inputs.fill_sets(self._groups[key], which, numbers, cases)
         self._stale[numbers] = True
+        self._apart[numbers] = False
 
     def answers(self, regimes: Sequence[str], factor: float) -> ctypes.Array[AnswerTensor] | None:
         """What every base draw of those regimes should give, a group per regime, with `factor` times the baseline's
@@ -159,11 +162,17 @@ class Stock:
                     self.inputs.change(cell, numbers, CHANGES, EVERY_ROW, state)
 
     def tell_apart(self, numbers: Numbers, random: np.random.Generator) -> None:
-        """Other values in every row of the weights of those sets: what is packed for one set is no other's."""
+        """Weights of those sets that no other set has, nor an earlier candidate had: what is packed for one set is no
+        other's, and cannot be made of another's by a few corrections.
+        """
         state = ctypes.c_uint64(int(random.integers(0, 1 << 63)))
+        alike, apart = numbers[~self._apart[numbers]], numbers[self._apart[numbers]]
         for index, weight in enumerate(self.layout.weights):
             if weight:
-                self.inputs.change(self._cell(self.definition.regimes[0], index), numbers, CHANGES, EVERY_ROW, state)
+                cell = self._cell(self.definition.regimes[0], index)
+                self.inputs.renew(cell, alike, state)
+                self.inputs.change(cell, apart, CHANGES, EVERY_ROW, state)
+        self._apart[numbers] = True
 
     def _cell(self, regime: str, index: int) -> InputTensor:
         if (regime, index) not in self._cells:

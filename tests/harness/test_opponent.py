@@ -61,21 +61,19 @@ def test_a_rival_is_warm_before_anything_is_pinned_in_every_judgement(judge, mon
         assert told.index("run") < told.index("pinned") < len(told) - 1
 
 
-def test_no_set_is_packed_as_another_was(judge, cpp, source, monkeypatch):
-    """Whoever packs equal weights once keeps them in a cache, as serving does not."""
-    seen: list[int] = []
+def test_no_set_is_packed_as_another_was_or_nearly(judge, cpp, source, monkeypatch):
+    """Whoever packs equal weights once, and of others the differences, keeps them in a cache, as serving does not."""
+    seen: list[float] = []
     original = Stock.tell_apart
 
     def looking(stock, numbers, random):
         original(stock, numbers, random)
         weights = stock.inputs.tensors[stock.layout.weights.index(True)]
-        seen.append(len({weights[number].numpy().tobytes() for number in range(stock.layout.sets)}))
-        seen.append(stock.layout.sets)
+        seen.append(float((weights[1:] == weights[0]).flatten(1).double().mean(1).max()))
 
     monkeypatch.setattr(Stock, "tell_apart", looking)
     made = inputs.workload(catalogue.operator("skinny_linear"), "float32", tokens=2, in_features=256, out_features=192)
     packed = cpp("skinny_linear", source("skinny_linear_packed"), needs_setup=True)
     verdict = judge.judge(packed, [made], edges=False)
     assert verdict.timings, verdict.reason
-    different, sets = seen
-    assert different == sets
+    assert len(seen) == 1 and seen[0] < 0.001
