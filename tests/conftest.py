@@ -50,6 +50,21 @@ def no_power_cuts() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def judges_own_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the judge itself runs as machine code takes seconds to build: once, not for each judge in a folder of its
+    own. Workers side by side share it too.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        if native := sys.modules.get("harness.native"):
+            build = native.build
+            patch.setattr(native, "build", lambda cache, compiler, identity: build(folder / "own", compiler, identity))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def patient_starts() -> Iterator[None]:
     """A host's first poll takes what it takes, and none waits for a sidecar that no test has started. Who tests
     starts sets `start_s`.

@@ -10,9 +10,10 @@ import pytest
 from gristmill.domain import Domain
 from gristmill.hardware import local_cpu
 from gristmill.workload import Workload
+from harness import native as own_code
 from harness.builder import Builder
 from harness.judge import Judge
-from harness.native import Native, build
+from harness.native import Native
 from harness.policy import JudgePolicy
 from harness.timing import StopRule
 from kernels import catalogue
@@ -51,7 +52,7 @@ def peaks() -> Peaks:
 def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
     """The judge's own compiled parts."""
     builder = Builder(tmp_path_factory.mktemp("native"))
-    return build(builder.cache, builder.compiler, builder.identity)
+    return own_code.build(builder.cache, builder.compiler, builder.identity)
 
 
 @pytest.fixture(scope="session")
