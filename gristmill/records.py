@@ -134,6 +134,8 @@ def _decode_tuple(items: tuple[Any, ...], value: Any, where: str) -> tuple[Any, 
     if not isinstance(value, list):
         raise _refuse(where, value, "a list")
     if len(items) == 2 and items[1] is Ellipsis:
+        if items[0] in (str, int, bool) and all(type(item) is items[0] for item in value):
+            return tuple(value)
         return tuple(_decode(items[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if len(items) != len(value):
         raise _refuse(where, value, f"a list of {len(items)}")

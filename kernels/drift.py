@@ -340,10 +340,11 @@ def _arrivals_moved(old: Sketch, new: Sketch) -> Move | None:
     """The rate of requests; None where a window is too short to tell, or holds none."""
     rates, noise = [], 0.0
     for window in (old, new):
+        first = window.cells.start
         counts_C = np.zeros((len(window.cells), 1))
         for (stream, cell, _), calls in window.counts.items():
             if stream == sketch.PROMPTS:
-                counts_C[cell - window.cells.start, 0] += calls
+                counts_C[cell - first, 0] += calls
         if len(window.cells) * window.cell_ns < ARRIVALS_NS or not counts_C.any():
             return None
         mean = counts_C.mean()

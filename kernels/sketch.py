@@ -117,7 +117,7 @@ class Sketch:
     def cell_ns(self) -> int:
         return CELL_NS << self.level
 
-    @property
+    @functools.cached_property
     def cells(self) -> range:
         """From the first to the last in which anything was called; those between were quiet."""
         seen = {cell for _, cell, _ in self.counts}

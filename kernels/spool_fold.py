@@ -459,6 +459,7 @@ def _edge(ends: Ends, calls: int) -> Edge:
     return Edge(**{**ends._asdict(), **axes}, calls=calls)
 
 
+@lru_cache(maxsize=1 << 16)
 def _layouts(text: str) -> tuple[TensorLayout, ...]:
     return records.parse(tuple[TensorLayout, ...], text, "list")
 

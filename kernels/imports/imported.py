@@ -102,13 +102,18 @@ class Collector:
         self._start_ns = min(self._start_ns or start_ns, start_ns)
         self._end_ns = max(self._end_ns, end_ns)
 
+    def tally(self) -> Tally | None:
+        """The sum of what was added so far; None if that is nothing."""
+        self._close()
+        return self._tally
+
     def finish(self) -> Imported:
         """
         Raises:
             EmptyProfileError: no call of an operator that can be compiled was found.
         """
-        self._close()
-        if self._tally is None or not self._tally.patterns:
+        tally = self.tally()
+        if tally is None or not tally.patterns:
             named = ", ".join(one.operator for one in self._largest(0)[:5])
             raise EmptyProfileError(
                 f"import of {self._kind}: no call of an operator that can be compiled (./mill operators lists them)"
@@ -117,7 +122,7 @@ class Collector:
         total_ns = self._covered_ns + sum(time_ns for _, time_ns in self._uncovered.values())
         return Imported(
             self._kind,
-            self._tally.profile(),
+            tally.profile(),
             self._covered_ns / total_ns if total_ns else 0.0,
             self._largest(total_ns)[:SHOWN],
             dict(self.facts),
