@@ -207,6 +207,18 @@ class Dispatcher:
         """To be entered by a thread while it captures a CUDA graph; see `gristmill.capture`."""
         return Capture(self._captures, lambda: self.epoch, lambda: list(self._loaded.states.values()))
 
+    def forked(self) -> None:
+        """In a forked child: drops all kernels, and locks that its parent's threads may have held."""
+        self._lock = threading.RLock()
+        self._captures = Captures(self._lock)
+        self.trials = Trials()
+        self._staged = None
+        empty = generations.empty(self._loaded.generation.channel, self._hardware)
+        self._loaded = StagedGeneration(empty, self._settings, self._captures)
+        self._loaded.add(*self.sites)
+        self._permitted.clear()
+        self._publish()
+
     def status(self) -> dict[str, Any]:
         """Counters since the last swap, JSON-ready: hits prove use."""
         loaded = self._loaded

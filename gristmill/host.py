@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gristmill import forked_child
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
 from gristmill.generation import Generation
@@ -50,6 +51,9 @@ class Host:
     reason, and the last good generation goes on serving. `report` is called after a swap and every `report_s`, on the
     host's thread, whether the channel could be read or not; it may raise what a store raises. `warnings` gives
     what else is to be told, each once.
+
+    A forked child has no part in it: nothing is polled or reported there, and the engine's own kernels serve, for
+    nobody would tell it what was taken back. It can make a host of its own.
     """
 
     def __init__(
@@ -82,6 +86,9 @@ class Host:
         """Whether there was a generation, or something was looked for in the cache."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self.inherited = False
+        """Whether this is a forked child's copy of its parent's."""
+        self._warned = False
 
     def start(self) -> None:
         """Polls at once and then as `PollSchedule` says, on a daemon thread.
@@ -97,8 +104,16 @@ class Host:
                 self._survive(self.poll_once)
                 pause_s = self._schedule.next_s(failed=bool(self.problem))
 
+        if self.inherited:
+            return
+        forked_child.tell(self)
         self._thread = threading.Thread(target=loop, name="gristmill-host", daemon=True)
         self._thread.start()
+
+    def forked(self) -> None:
+        """In a forked child; see the class."""
+        self.inherited, self._thread = True, None
+        self._dispatcher.forked()
 
     def stop(self) -> None:
         """Ends the thread; what is active stays active. A poll that a slow store holds is not waited for."""
@@ -108,7 +123,7 @@ class Host:
 
     def poll_once(self) -> None:
         """One look at the channel; a generation that passes its smoke tests is staged."""
-        if self._dispatcher.kill.sampling:
+        if self.inherited or self._dispatcher.kill.sampling:
             return
         if self._dispatcher.lifted:
             self._pending, self._taken = self._pending or self._taken, None
@@ -136,6 +151,8 @@ class Host:
 
     def boundary(self) -> HostEvent | None:
         """To be called by the engine between steps; swaps in what is staged."""
+        if self.inherited:
+            return self._told_inherited()
         swap = self._dispatcher.step_boundary()
         if swap is None:
             return None
@@ -145,6 +162,16 @@ class Host:
         event = HostEvent(kind, swap.generation, {"previous": swap.previous, "entries": swap.entries})
         self._emit(event)
         return event
+
+    def _told_inherited(self) -> HostEvent | None:
+        """Says once that a child serves without kernels."""
+        if self._warned:
+            return None
+        self._warned = True
+        reason = "this process was forked off one that follows a channel, and follows none; join it anew for kernels"
+        event = HostEvent("warning", self._dispatcher.generation.number, {"reason": reason})
+        self._emit(event)
+        return None
 
     def _take(self, read: Callable[[], Generation | None]) -> None:
         """Reads the channel and stages what is new, or what could not be staged before: it is not handed out again."""

@@ -70,7 +70,7 @@ class Member:
         self._host.start()
 
     def boundary(self) -> HostEvent | None:
-        """To be called between steps: the only moment at which kernels change."""
+        """To be called between steps: the only moment at which kernels change. In a forked child none do, see `Host`."""
         sampler = self._instruments.sampler
         if sampler is not None:
             sampler.boundary()
@@ -82,6 +82,8 @@ class Member:
     def stop(self) -> None:
         """Follows no more, and says goodbye, so that the silence after it is not taken for a crash."""
         self._host.stop()
+        if self._host.inherited:
+            return
         try:
             self._tell_registry(closing=True)
         except (GristmillError, OSError) as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gristmill import transfer
+from gristmill import forked_child, transfer
 from gristmill.errors import (
     MissingBucketError,
     ObjectExistsError,
@@ -40,8 +40,14 @@ _FULL = {"InsufficientStorage", "XMinioStorageFull", "QuotaExceeded", "EntityToo
 _RACED = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 _MISSING = {"NoSuchKey", "NotFound", "404"}
 
-_MAKING_CLIENT = threading.Lock()
-"""Clients may be used by many threads, but a session makes them one at a time."""
+
+@functools.cache
+def _making_client() -> threading.Lock:
+    """Clients may be used by many threads, but a session makes them one at a time."""
+    return threading.Lock()
+
+
+_making_client()
 
 
 @functools.cache
@@ -81,6 +87,14 @@ class S3Store:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._at = endpoint
+        forked_child.tell(self)
+
+    def forked(self) -> None:
+        """In a forked child: makes connections of its own, for what comes through its parent's is its parent's."""
+        _making_client.cache_clear()
+        _making_client()  # before there are threads that would make two of it
+        for name in ("_reader", "_writer"):
+            self.__dict__.pop(name, None)
 
     @property
     def url(self) -> str:
@@ -247,7 +261,7 @@ class S3Store:
             s3={"addressing_style": "path"} if self._at.url else None,
             max_pool_connections=16,
         )
-        with _MAKING_CLIENT:
+        with _making_client():
             client = _session().client(
                 "s3",
                 endpoint_url=self._at.url,

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar
 
-from gristmill import sequence
+from gristmill import forked_child, sequence
 from gristmill.device_clock import DeviceClock
 from gristmill.reservoir import Reservoir
 from gristmill.sequence import NO_STEPS, Edge, Link, StepTimes, Tracer
@@ -181,6 +181,14 @@ class Sampler:
         self._ended: dict[str, Timed] = {}
         """Totals of threads whose counters were let go."""
         self._lock = threading.Lock()
+        forked_child.tell(self)
+
+    def forked(self) -> None:
+        """In a forked child: counts anew, of threads that it has."""
+        self._lock = threading.Lock()
+        self.tracer = None
+        self._threads.clear()
+        self._local = threading.local()
 
     def cell(self, site: Site, extent: int, inputs: Sequence[Tensor]) -> Cell:
         """The calling thread's counters for this call."""

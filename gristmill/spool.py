@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill import records, spool_rows
+from gristmill import forked_child, records, spool_rows
 from gristmill.backlog import Backlog, Contents
 from gristmill.errors import SpoolError
 from gristmill.request_log import FinishedRequest, RequestLog
@@ -167,6 +167,13 @@ class Spool:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._inherited = False
+        forked_child.tell(self)
+
+    def forked(self) -> None:
+        """In a forked child: what was sampled before is its parent's to write, and nothing is written from here."""
+        self._inherited, self._thread = True, None
+        self._lock, self._requests = threading.Lock(), RequestLog()
 
     def add_request(
         self,
@@ -189,6 +196,8 @@ class Spool:
             SpoolError: pyarrow is missing, and nothing was taken; or neither store nor local folder can be written,
                 and the samples wait in memory.
         """
+        if self._inherited:
+            return Flushed((), 0, 0, 0, 0, "")
         with self._lock:
             _load_pyarrow()  # before anything is taken from the sampler
             span, window, requests = self._clock.next(), self._sampler.flush(), self._requests.take()

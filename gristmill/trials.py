@@ -244,7 +244,7 @@ def _release() -> None:
 
 
 def _close_in_child() -> None:
-    """A forked process tries nothing: its parent's notes are to be found dead if the parent is, although it lives."""
+    """A child holds no locks of its parent's notes: they are to be found dead if the parent is, although it lives."""
     for descriptor in _notes:
         with contextlib.suppress(OSError):
             os.close(descriptor)

@@ -466,7 +466,7 @@ class TestCache:
             slow = SlowReads(world.store, {held})
             again = world.puller(store=slow)
             again.start_s = 0.05
-            with pytest.raises(errors.StoreUnreachableError, match="not read in time|not reached within"):
+            with pytest.raises(errors.StoreUnreachableError, match=r"not read in time|not reached within"):
                 again.poll()
             assert again.last_good() == taken
             slow.released.set()
