@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
+from typing import TYPE_CHECKING, Any
 
+from cli import hardware
 from cli.errors import ApproveArgumentsError
 from cli.table import compact_table
-from tasks.settings import from_environment
+from tasks.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from flows.approve import Approved
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,38 +28,52 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="although the watch has found it to fail; the approver's signature says so",
     )
+    hardware.configure(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from flows import steps
-    from flows.approve import approve_steps, rows
+    from flows.approve import approve_steps
     from tasks.mlflow_mirror import keep_mirror
 
-    settings = from_environment()
     named = "." in arguments.what  # no state has a point in its name, and every table has
     if named and arguments.table:
         raise ApproveArgumentsError(f"approve: found the tables {arguments.what} and {arguments.table}, expected one")
-    done = approve_steps(
-        settings,
-        steps.plain,
-        state="canary" if named else arguments.what,
-        table=arguments.what if named else arguments.table,
-        release=arguments.release,
-        despite_failure=arguments.despite_failure,
-    )
-    released = done.released
-    if arguments.json:
-        facts = {"channel": done.channel, "generation": done.number or None}
-        approved = [vars(one) for one in done.approvals]
-        print(json.dumps({**facts, "approved": approved, "stable": released.number if released else None}, indent=2))
-    elif done.approvals:
-        print(compact_table([list(row.values()) for row in rows(done.approvals)], ["table", "manifest", "reason"]))
-        print(f"generation {done.number} of {done.channel} is what was approved")
-        print(
-            f"{released.channel} is at {released.number}" if released else "./mill promote --release moves it to stable"
+
+    def approve(settings: Settings) -> dict[str, Any]:
+        done = approve_steps(
+            settings,
+            steps.plain,
+            state="canary" if named else arguments.what,
+            table=arguments.what if named else arguments.table,
+            release=arguments.release,
+            despite_failure=arguments.despite_failure,
         )
-    else:
-        print(f"{done.channel} serves nothing, so there is nothing to approve")
+        if not arguments.json:
+            _print(done)
+        return {
+            "channel": done.channel,
+            "generation": done.number or None,
+            "approved": [vars(one) for one in done.approvals],
+            "stable": done.released.number if done.released else None,
+        }
+
+    settings = from_environment()
+    code = hardware.run(settings, arguments, approve)
     keep_mirror(settings)
-    return 0
+    return code
+
+
+def _print(done: Approved) -> None:
+    from flows.approve import rows
+
+    if not done.approvals:
+        print(f"{done.channel} serves nothing, so there is nothing to approve")
+        return
+    print(compact_table([list(row.values()) for row in rows(done.approvals)], ["table", "manifest", "reason"]))
+    print(f"generation {done.number} of {done.channel} is what was approved")
+    if done.released:
+        print(f"{done.released.channel} is at {done.released.number}")
+    else:
+        print("./mill promote --release moves it to stable")

@@ -29,6 +29,10 @@ class ApproveArgumentsError(GristmillError):
     """Arguments of `./mill approve` that do not go together."""
 
 
+class PromoteArgumentsError(GristmillError):
+    """Arguments of `./mill promote` that do not go together."""
+
+
 class CanaryArgumentsError(GristmillError):
     """Arguments of `./mill canary` that cannot be read."""
 

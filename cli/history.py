@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -76,17 +75,17 @@ class Reader:
         return self.channel(at.channel_name), states[at.index], next(iter(states[at.index + 1 :]), None)
 
 
-def log(reader: Reader, channel_name: str, limit: int, as_json: bool) -> int:
+def log(reader: Reader, channel_name: str, limit: int, as_json: bool) -> Any:
+    """Prints, or returns what is to be printed as JSON; so do the others."""
     channel = reader.channel(channel_name)
     states = list(islice(reader.repository.history(channel), limit + 1))
     rows = [reader.facts(channel, one, before) for one, before in pairwise([*states, None]) if one]
     more, rows = len(rows) > limit, rows[:limit]
     if as_json:
-        print(json.dumps(rows, indent=2))
-        return 0
+        return rows
     if not rows:
         print(f"{channel}: nothing was published yet")
-        return 0
+        return None
     table = [
         [
             f"{channel_name}~{back}" if back else channel_name,
@@ -102,10 +101,10 @@ def log(reader: Reader, channel_name: str, limit: int, as_json: bool) -> int:
     print(compact_table(table, ["name", "state", "number", "when (UTC)", "signed by", "why", "tables"]))
     if more:
         print(f"the newest {limit}; --limit shows more")
-    return 0
+    return None
 
 
-def show(reader: Reader, name: str, as_json: bool) -> int:
+def show(reader: Reader, name: str, as_json: bool) -> Any:
     from registry.difference import compare
 
     channel, entry, before = reader.found(name)
@@ -115,8 +114,7 @@ def show(reader: Reader, name: str, as_json: bool) -> int:
     if as_json:
         ranges = [row for one, table in tables.items() for row in _range_facts(one, table)]
         more = {"attested_by": attested, "ranges": ranges, "changes": _rows(changes)}
-        print(json.dumps({**facts, **more}, indent=2))
-        return 0
+        return {**facts, **more}
     print(f"state {entry.sha256}")
     print(f"channel {channel}, number {entry.index.number}")
     print(f"signed by {_who(facts)} at {_when(facts)} UTC")
@@ -144,22 +142,22 @@ def show(reader: Reader, name: str, as_json: bool) -> int:
     if changes:
         print()
         _print_changes(changes)
-    return 0
+    return None
 
 
-def diff(reader: Reader, old_name: str, new_name: str, as_json: bool) -> int:
+def diff(reader: Reader, old_name: str, new_name: str, as_json: bool) -> Any:
     from registry.difference import compare
 
     _, old, _ = reader.found(old_name)
     _, new, _ = reader.found(new_name)
     changes = compare(reader.tables(old), reader.tables(new))
     if as_json:
-        print(json.dumps({"old": old.sha256, "new": new.sha256, "changes": _rows(changes)}, indent=2))
-    elif changes:
+        return {"old": old.sha256, "new": new.sha256, "changes": _rows(changes)}
+    if changes:
         _print_changes(changes)
     else:
         print(f"{short(old.sha256)} and {short(new.sha256)} serve the same")
-    return 0
+    return None
 
 
 def _attested(reader: Reader, entry: Entry) -> dict[str, list[str]]:

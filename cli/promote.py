@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
+from cli import hardware
+from cli.errors import PromoteArgumentsError
 from cli.table import compact_table
 from gristmill.kernel_table import Artifact
 from gristmill.trust import CHANNELS
@@ -17,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", default="", help="id of the search; the one that finished last if not given")
     parser.add_argument("--again", action="store_true", help="also take kernels that failed in canary")
     parser.add_argument("--release", action="store_true", help="judge nothing: make stable serve what canary serves")
+    hardware.configure(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -26,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from flows.promote import promote_steps, range_rows, release_steps
     from tasks.mlflow_mirror import keep_mirror
 
+    _check(arguments)
     settings, watch = from_environment(), Watch()
 
     def judge_and_publish(step: steps.Step) -> tuple[Published, tuple[Artifact, ...]]:
@@ -38,19 +43,33 @@ def run(arguments: argparse.Namespace) -> int:
             tell=lambda text: watch.say("promote", text),
         )
 
-    artifacts: tuple[Artifact, ...] = ()
-    if arguments.release:
-        published = release_steps(settings, steps.plain)
-    else:
-        published, artifacts = steps.run("promote", judge_and_publish)
-    rows = range_rows(artifacts)
-    if arguments.json:
+    def told(published: Published, artifacts: tuple[Artifact, ...] = ()) -> dict[str, Any]:
+        rows = range_rows(artifacts)
+        if not arguments.json:
+            _print(published, rows)
         facts = {"channel": published.channel.name, "number": published.number, "declined": published.declined}
-        print(json.dumps({**facts, "tables": published.manifests, "ranges": rows}, indent=2))
+        return {**facts, "tables": published.manifests, "ranges": rows}
+
+    code = 0
+    if arguments.release:
+        code = hardware.run(settings, arguments, lambda one: told(release_steps(one, steps.plain)))
     else:
-        _print(published, rows)
+        facts = told(*steps.run("promote", judge_and_publish))
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
     keep_mirror(settings)
-    return 0
+    return code
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    judging = {"--search": arguments.search, "--again": arguments.again}
+    given = next((name for name, value in judging.items() if value), "")
+    if arguments.release and given:
+        raise PromoteArgumentsError(f"promote: --release judges nothing, so {given} says nothing; leave one out")
+    if arguments.hardware and not arguments.release:
+        raise PromoteArgumentsError(
+            "promote: --hardware belongs to --release; what is judged here is for this machine's own hardware"
+        )
 
 
 def _print(published: Published, rows: list[dict[str, str]]) -> None:

@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cli import history
+from cli import hardware, history
 from cli.amount import count, not_negative, positive
 from cli.table import compact_table
 from gristmill.trust import CHANNELS
@@ -17,6 +17,7 @@ from tasks.settings import Settings, from_environment
 if TYPE_CHECKING:
     from gristmill.store import ObjectStore
     from registry.doctor import Finding
+    from registry.repository import Repository
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     doctor = commands.add_parser(
         "doctor", help="check whether the store can be trusted with a registry, and its signatures"
     )
+    for command in (log, show, diff):
+        hardware.configure(command)
     for command in (log, show, diff, gc, mirror, doctor):
         command.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -61,17 +64,23 @@ def run(arguments: argparse.Namespace) -> int:
     settings = from_environment()
     with object_store.opened(settings) as opened:
         keyring = promotion.keyring_of(settings)
-        reader = history.Reader(opened.store, keyring, Repository(opened.store, keyring), settings)
-        if arguments.what == "log":
-            return history.log(reader, arguments.channel, arguments.limit, arguments.json)
-        if arguments.what == "show":
-            return history.show(reader, arguments.state, arguments.json)
-        if arguments.what == "diff":
-            return history.diff(reader, arguments.old, arguments.new, arguments.json)
-        return _collect(reader, arguments)
+        repository = Repository(opened.store, keyring)
+        if arguments.what == "gc":
+            return _collect(opened.store, repository, arguments)
+        return hardware.run(
+            settings, arguments, lambda one: _read(history.Reader(opened.store, keyring, repository, one), arguments)
+        )
 
 
-def _collect(reader: history.Reader, arguments: argparse.Namespace) -> int:
+def _read(reader: history.Reader, arguments: argparse.Namespace) -> Any:
+    if arguments.what == "log":
+        return history.log(reader, arguments.channel, arguments.limit, arguments.json)
+    if arguments.what == "show":
+        return history.show(reader, arguments.state, arguments.json)
+    return history.diff(reader, arguments.old, arguments.new, arguments.json)
+
+
+def _collect(store: ObjectStore, repository: Repository, arguments: argparse.Namespace) -> int:
     from cli.progress import ProgressLine
     from registry.garbage import DAY_S, KeepingPolicy, collect
 
@@ -79,7 +88,7 @@ def _collect(reader: history.Reader, arguments: argparse.Namespace) -> int:
         keep_s=arguments.keep * DAY_S, grace_s=arguments.grace * 3600, reports_s=arguments.reports * DAY_S
     )
     with ProgressLine(sys.stderr) as progress:
-        swept = collect(reader.store, reader.repository, policy, arguments.dry_run, progress.show)
+        swept = collect(store, repository, policy, arguments.dry_run, progress.show)
     if arguments.json:
         removed = [{"key": one.found.key, "bytes": one.found.size_bytes, "why": one.why} for one in swept.removed]
         spared = [one.found.key for one in swept.spared]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
+from typing import Any
 
+from cli import hardware
 from gristmill.trust import CHANNELS
-from tasks.settings import from_environment
+from tasks.settings import Settings, from_environment
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", type=int, help="number of the state to restore (0: no kernels at all); see registry log"
     )
+    hardware.configure(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -22,13 +24,14 @@ def run(arguments: argparse.Namespace) -> int:
     from flows.rollback import rollback_steps
     from tasks.mlflow_mirror import keep_mirror
 
+    def roll_back(settings: Settings) -> dict[str, Any]:
+        published = rollback_steps(settings, arguments.channel, arguments.to, steps.plain)
+        if not arguments.json:
+            tables = ", ".join(sorted(published.manifests)) or "no kernels: the engine's own everywhere"
+            print(f"{published.channel} is at {published.number} and serves {tables}")
+        return {"channel": arguments.channel, "number": published.number, "tables": published.manifests}
+
     settings = from_environment()
-    published = rollback_steps(settings, arguments.channel, arguments.to, steps.plain)
-    if arguments.json:
-        facts = {"channel": arguments.channel, "number": published.number, "tables": published.manifests}
-        print(json.dumps(facts, indent=2))
-    else:
-        tables = ", ".join(sorted(published.manifests)) or "no kernels: the engine's own everywhere"
-        print(f"{published.channel} is at {published.number} and serves {tables}")
+    code = hardware.run(settings, arguments, roll_back)
     keep_mirror(settings)
-    return 0
+    return code

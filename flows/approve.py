@@ -19,6 +19,7 @@ from registry.publication import Published
 from registry.repository import Repository
 from registry.states import find_state
 from tasks import canary, mlflow_mirror, object_store
+from tasks.hardware_choice import for_each
 from tasks.promotion import channel_of, keyring_of
 from tasks.settings import Settings, from_environment
 
@@ -95,17 +96,25 @@ def approve_tables(
     release: parameters.Release = False,
     generation: parameters.Generation = None,
     despite_failure: parameters.DespiteFailure = False,
+    hardware: parameters.Hardware = "",
 ) -> list[str]:
     """Approves a table of canary, or all, of the generation that was looked at; with `release` stable serves them at
     once. Returns the approved tables.
     """
     settings = from_environment()
     state = "canary" if generation is None else f"canary:{generation}"
-    done = approve_steps(settings, tracked, state=state, table=table, release=release, despite_failure=despite_failure)
-    told = f"Approved for stable: generation {done.number} of {done.channel}"
-    table_artifact("approvals", rows(done.approvals), told)
+    outcomes = for_each(
+        settings,
+        hardware,
+        lambda one: approve_steps(
+            one, tracked, state=state, table=table, release=release, despite_failure=despite_failure
+        ),
+    )
+    for key, done in outcomes.done.items():
+        told = f"Approved for stable: generation {done.number} of {done.channel} on {key}"
+        table_artifact("approvals", rows(done.approvals), told)
     tracked(mlflow_mirror.keep_mirror)(settings)
-    return [approval.table for approval in done.approvals]
+    return [one.table for done in outcomes.whole().values() for one in done.approvals]
 
 
 def rows(approvals: tuple[Approval, ...]) -> list[dict[str, str]]:

@@ -73,6 +73,14 @@ Generation = Annotated[
     _told("Number of the generation that was looked at; refused if another one is current. None: whichever is."),
 ]
 DespiteFailure = Annotated[bool, _told("Approve it although the watch has found it to fail; the signature says so.")]
+Hardware = Annotated[
+    str,
+    _told(
+        "Hardware key of the channel, or `all` that something was published for; empty: that of the worker.",
+        pattern=r"^[\w.=+@,-]*$",
+        max_length=200,
+    ),
+]
 Release = Annotated[bool, _told("Make stable serve what was approved, at once.")]
 Act = Annotated[bool, _told("Release what has succeeded and roll back what has failed; else only look.")]
 WatchNumbers = Annotated[

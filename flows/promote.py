@@ -17,6 +17,7 @@ from registry.publication import Published, move
 from registry.repository import Repository
 from tasks import canary, compilation, cycle_report, journal, mlflow_mirror, object_store, promotion, proving, results
 from tasks.errors import NoWinnerError
+from tasks.hardware_choice import for_each
 from tasks.journal import JournalEntry
 from tasks.proving import Told
 from tasks.settings import Settings, from_environment
@@ -153,12 +154,12 @@ def release_steps(
 
 
 @flow(name="release")
-def release() -> int:
-    """Moves canary to stable, approving what the policy lets pass. Returns stable's number."""
+def release(hardware: parameters.Hardware = "") -> dict[str, int]:
+    """Moves canary to stable, approving what the policy lets pass. Returns stable's numbers, by hardware key."""
     settings = from_environment()
-    number = release_steps(settings, tracked).number
+    outcomes = for_each(settings, hardware, lambda one: release_steps(one, tracked).number)
     tracked(mlflow_mirror.keep_mirror)(settings)
-    return number
+    return outcomes.whole()
 
 
 def decision_table(published: Published, artifacts: Sequence[Artifact]) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ from flows.steps import Step, tracked
 from registry.publication import Published
 from registry.rollback import roll_back
 from tasks import mlflow_mirror, object_store
+from tasks.hardware_choice import for_each
 from tasks.promotion import channel_of, keyring_of
 from tasks.settings import Settings, from_environment
 
@@ -25,9 +26,15 @@ def rollback_steps(
 
 
 @flow(name="rollback")
-def rollback(channel: parameters.Channel = "stable", to: parameters.StateNumber = None) -> int:
-    """Rolls a channel back: to the state before the current one, or to a numbered one (0: no kernels at all)."""
+def rollback(
+    channel: parameters.Channel = "stable",
+    to: parameters.StateNumber = None,
+    hardware: parameters.Hardware = "",
+) -> dict[str, int]:
+    """Rolls a channel back: to the state before the current one, or to a numbered one (0: no kernels at all). Returns
+    the numbers that it is at, by hardware key.
+    """
     settings = from_environment()
-    number = rollback_steps(settings, channel, to, tracked).number
+    outcomes = for_each(settings, hardware, lambda one: rollback_steps(one, channel, to, tracked).number)
     tracked(mlflow_mirror.keep_mirror)(settings)
-    return number
+    return outcomes.whole()

@@ -127,6 +127,12 @@ class Repository:
             {channel: self._reader.stored_entry(targets[channel.index_path], channel) for channel in channels},
         )
 
+    def channels(self) -> tuple[Channel, ...]:
+        """All that something was published to, of all fleets. Reads no index: one that is damaged hides no other."""
+        state = self.read()
+        paths = (path for name in CHANNELS for path in self._reader.role(state, name).signed.targets)
+        return tuple(channel for path in paths if (channel := channel_of(path)) is not None)
+
     def is_current(self, timestamp_etag: str) -> bool:
         """Whether nothing was published since that timestamp was read."""
         return isinstance(self._store.get(TIMESTAMP_KEY, timestamp_etag, limits.MAX_TIMESTAMP_BYTES), NotModified)

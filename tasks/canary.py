@@ -80,10 +80,8 @@ def canary_channels(object_store: ObjectStore, keyring: Keyring, settings: Setti
     repository = Repository(object_store, keyring)
     if not repository.exists():
         return ()
-    states = repository.live().states
-    ours = [
-        one for one in states if (one.name, one.fleet, one.model) == (cohort.CANARY, settings.fleet, settings.model)
-    ]
+    wanted = (cohort.CANARY, settings.fleet, settings.model)
+    ours = [one for one in repository.channels() if (one.name, one.fleet, one.model) == wanted]
     return tuple(sorted(ours, key=str))
 
 

@@ -9,6 +9,10 @@ class SettingsError(GristmillError):
     """An environment variable or option has a value that cannot be used."""
 
 
+class HardwareChoiceError(GristmillError):
+    """A command means hardware that nothing was published for, or could not be done on all that it means."""
+
+
 class NoProfileError(GristmillError):
     """There is no traffic profile to compile for."""
 

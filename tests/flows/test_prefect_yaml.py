@@ -50,8 +50,9 @@ WRONG: dict[str, list[dict[str, Any]]] = {
     "promote": [{"channel": "prod"}, {"search_id": "newest"}, {"proof_s": 0}],
     "revalidate": [{"sample": -1}, {"gone_after_days": 0}, {"proof_s": -1}, {"demote": "perhaps"}],
     "approve": [{"table": "all of it"}, {"generation": 0}, {"generation": "newest"}, {"despite_failure": "perhaps"}],
+    "release": [{"hardware": "a b"}, {"hardware": "../all"}],
     "watch": [{"policy": {"soak_s": -1}}, {"act": "perhaps"}],
-    "rollback": [{"channel": "prod"}, {"to": -1}],
+    "rollback": [{"channel": "prod"}, {"to": -1}, {"hardware": "a;b"}],
     "revoke": [{"digest": "abc", "reason": "wrong"}, {"digest": "a" * 64, "reason": ""}, {"digest": "a" * 64}],
     "week": [{"days": 0}],
 }
