@@ -99,11 +99,33 @@ def on_the_same_core(pids: Sequence[int], choice: random.Random) -> Iterator[Cal
 def starts_threads(pid: int) -> bool:
     """Whether threads that have ended did some of the work of a process so far: more than a twentieth."""
     try:
-        whole_ns = time.clock_gettime_ns(_cpu_clock(pid))
+        whole_ns = worked_ns(pid)
         living_ns = sum(_ran_ns(f"/proc/{pid}/task/{task}/schedstat") for task in os.listdir(f"/proc/{pid}/task"))
     except OSError:  # a thread, or the process, has ended meanwhile; or the kernel does not count
         return True
     return whole_ns - living_ns > whole_ns / 20
+
+
+def wants_a_core(pid: int) -> bool:
+    """Whether a thread of another process runs at this moment, or waits for a core to run on.
+
+    Raises:
+        OSError: it, or a thread of it, has ended.
+    """
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/stat", "rb", buffering=0) as file:
+            if file.read(256).rpartition(b")")[2].split()[0] == b"R":
+                return True
+    return False
+
+
+def worked_ns(pid: int) -> int:
+    """Processor time of another process so far, its ended threads included.
+
+    Raises:
+        OSError: it has ended.
+    """
+    return time.clock_gettime_ns(_cpu_clock(pid))
 
 
 def _ran_ns(schedstat: str) -> int:

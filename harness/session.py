@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import runner, sandbox
+from harness import runner, sandbox, scheduling
 from harness.arena import Numbers
 from harness.errors import BaselineError, HostFaultError
 from harness.native import Native
@@ -42,6 +42,17 @@ END_S = 10.0
 """How long a killed runner may take to be gone."""
 SETTLE_S = 1.0
 """How long to wait for the cause of a runner's death to be known."""
+
+
+REST_LOOK_S = 0.001
+REST_MOST_S = 0.3
+"""Of processor time, until none of a runner's threads wants a core. Libraries' wait awake for up to a tenth of a second
+before they sleep.
+"""
+RESTLESS = (
+    f"its threads worked or waited awake for {REST_MOST_S} s after all calls had returned: an engine needs its cores; "
+    "let them sleep until they are called"
+)
 
 
 class Finding(Exception):  # noqa: N818  it is a finding about a candidate, not an error of ours
@@ -118,6 +129,29 @@ class Session:
             Finding: one was left changed; or as `request`.
         """
         self.request(runner.REVIEW, b"", timeout_s)
+
+    def rest(self) -> None:
+        """Lets the runner go on with nothing to do, until it does nothing. Threads may wait awake for a while.
+
+        Raises:
+            Finding: they do so without end, and would take their engine's cores.
+        """
+        pid = self._process.process_id
+        try:
+            if pid is None or len(os.listdir(f"/proc/{pid}/task")) == 1:  # noqa: PTH208 pathlib takes longer
+                return
+            self._process.thaw()
+            most_ns = scheduling.worked_ns(pid) + REST_MOST_S * 1e9
+            while scheduling.worked_ns(pid) < most_ns:
+                time.sleep(REST_LOOK_S)
+                if not scheduling.wants_a_core(pid):
+                    self._process.freeze()
+                    return
+        except OSError:
+            self._process.freeze()  # a thread has ended meanwhile
+            return
+        self._process.kill()
+        raise Finding(Status.INCORRECT, RESTLESS)
 
     @property
     def process_id(self) -> int | None:

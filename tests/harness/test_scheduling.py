@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,13 @@ STARTS_THREADS = f"""
 import threading, time
 for _ in range(20):
     thread = threading.Thread(target=lambda: {SPIN}); thread.start(); thread.join()
+print("ready", flush=True); time.sleep(60)
+"""
+NEVER_SLEEPS = """
+import threading, time
+def spin():
+    while True: pass
+threading.Thread(target=spin, daemon=True).start()
 print("ready", flush=True); time.sleep(60)
 """
 needs_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing to choose")
@@ -89,3 +97,13 @@ def test_priority_ends_with_the_measurement():
         inside = os.sched_getscheduler(0)
     assert (inside != os.SCHED_OTHER) == granted
     assert all(os.sched_getscheduler(task) == os.SCHED_OTHER for task in tasks(os.getpid()))
+
+
+def test_a_thread_that_never_sleeps_always_wants_a_core():
+    """Whether it gets one or not: the host is busy when the tests run."""
+    with process(NEVER_SLEEPS) as restless:
+        assert all(scheduling.wants_a_core(restless) for _ in range(200))
+    with process(KEEPS_THREADS) as calm:
+        assert any(not scheduling.wants_a_core(calm) or time.sleep(0.01) for _ in range(500))
+    with pytest.raises(OSError, match="No such|no such"):
+        scheduling.wants_a_core(2**22 + 1)
