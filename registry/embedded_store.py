@@ -195,7 +195,8 @@ def _command(data: Path, config: Path, ports: tuple[int, ...]) -> list[str]:
         "filer.localSocket": _SOCKETS[1],
         "bucket": BUCKET,
     }
-    return [_executable(), "mini", *(f"-{name}={value}" for name, value in options.items())]
+    # Its log files would lie in the directory for temporary files, and stay there.
+    return [_executable(), "-logtostderr=true", "mini", *(f"-{name}={value}" for name, value in options.items())]
 
 
 def _executable() -> str:

@@ -90,6 +90,15 @@ def test_second_process_joins_and_death_of_the_owner_frees_everything(tmp_path: 
     assert not (tmp_path / "store" / "running.json").exists()
 
 
+def test_it_leaves_no_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    with running_or_started(tmp_path / "home") as store:
+        store.open().put("some/object", b"content")
+    assert not list(folder.iterdir())
+
+
 def test_ports_that_others_have_taken_are_left_to_them(tmp_path: Path) -> None:
     path = tmp_path / "ports.json"
     first = embedded_store._ports(path)
