@@ -12,7 +12,7 @@ from gristmill.workload import Workload
 from harness import feedback
 from harness.arena import OutputArena
 from harness.decision import decide, workload_evidence
-from harness.layout import GUARDED_SETS, Sets
+from harness.layout import GUARDED_SETS, SLID_WHOLLY, Sets, slides
 from harness.opponent import Opponent
 from harness.pairs import time_trial
 from harness.policy import JudgePolicy
@@ -21,6 +21,7 @@ from harness.stock import Stock
 from harness.timing import PairedTiming
 from harness.trial import Trial
 from harness.verification import Verification
+from kernels import catalogue
 from kernels.candidate import Candidate
 from kernels.definition import Definition
 from kernels.inputs import elements, is_far
@@ -30,10 +31,13 @@ from kernels.verdict import FailingCase, Status, Verdict, WorkloadTiming
 FAR = Sets(most=2)
 """Each takes gigabytes of address space."""
 GUARDED = Sets(most=GUARDED_SETS)
-SLID = Sets(most=2, slid=True)
 SLID_ELEMENTS = 1 << 24
 """Of a workload's inputs, to be checked slid: larger ones differ from smaller ones in nothing that it would show, and
 their buffers would drive out those of the others."""
+SLID_EVERY_WAY_ELEMENTS = 1 << 18
+"""Of the smallest workload, to be checked in every way in which tensors may be slid: larger ones in two, one of them by
+chance.
+"""
 ASSUMED = (
     "where tensors begin at multiples of 64 bytes it was right: "
     "does it assume more of an address than that it is aligned to an element?"
@@ -139,16 +143,27 @@ class Bout:
             Finding: something was wrong.
         """
         ordered = [workload for workload in sorted(timed, key=elements) if not is_far(workload)]
-        for workload in [w for w in ordered if elements(w) <= SLID_ELEMENTS] or ordered[:1]:
-            trial = self._trial(workload, SLID, candidate, random)
-            try:
-                trial.check(trial.definition.regimes[:1])
-            except Finding as finding:
-                if finding.status in (Status.CRASHED, Status.INCORRECT):
-                    finding.reason = f"{workload.label}, slid by one element: {finding.reason}; {ASSUMED}"
-                raise
-            self._run_ns += trial.run_ns
-            self._hurry("checked")
+        small = [w for w in ordered if elements(w) <= SLID_ELEMENTS] or ordered[:1]
+        for workload in small:
+            ways = slides(catalogue.operator(candidate.operator), workload.dtype)
+            others = [*ways][1:] if workload is small[0] else []
+            if elements(workload) > SLID_EVERY_WAY_ELEMENTS:
+                others = [others[i] for i in random.permutation(len(others))[:1]]
+            for way in (SLID_WHOLLY, *others):
+                self._check_way(candidate, workload, way, ways[way], random)
+
+    def _check_way(
+        self, candidate: Candidate, workload: Workload, way: str, slid: tuple[int, ...], random: np.random.Generator
+    ) -> None:
+        trial = self._trial(workload, Sets(most=2, slid=slid), candidate, random)
+        try:
+            trial.check(trial.definition.regimes[:1])
+        except Finding as finding:
+            if finding.status in (Status.CRASHED, Status.INCORRECT):
+                finding.reason = f"{workload.label}, {way}: {finding.reason}; {ASSUMED}"
+            raise
+        self._run_ns += trial.run_ns
+        self._hurry("checked")
 
     def _trial(self, workload: Workload, sets: Sets, candidate: Candidate, random: np.random.Generator) -> Trial:
         stock = self._stock_of(workload, sets)

@@ -1,7 +1,7 @@
 """Where the tensors of one workload's sets lie in the shared files, and how a runner is told.
 
 Each tensor of each set has pages of its own and ends where they end; a page may follow that a runner may not touch. It
-begins at a multiple of 64 bytes, as memory of an allocator does, or in `slid` sets one element behind one, as a view
+begins at a multiple of 64 bytes, as memory of an allocator does, or in `slid` sets some bytes behind one, as a view
 does.
 """
 
@@ -22,6 +22,9 @@ from kernels.inputs import is_far
 from kernels.layouts import span
 
 ALIGNMENT = 64
+SLID_WHOLLY = "slid by one element"
+SLID_BYTES = (16, 32)
+"""Alignments that vector units have."""
 MAX_SETS = 256
 GUARDED_SETS = 12
 """Those that correctness is checked on."""
@@ -49,8 +52,8 @@ class Sets(NamedTuple):
     least: int = 2
     """That there are even if they rotate over more memory than they need, up to `ROTATED_BYTES`. Batches are as long as
     there are sets, and what it takes to hand over a short one hides part of a small gain."""
-    slid: bool = False
-    """Whether every tensor begins one element behind a multiple of `ALIGNMENT`."""
+    slid: tuple[int, ...] = ()
+    """How many bytes behind a multiple of `ALIGNMENT` each tensor begins, inputs and then outputs; none if empty."""
 
 
 ORDINARY = Sets()
@@ -135,18 +138,20 @@ def lay_out(definition: Definition, workload: Workload, bounds: Sets = ORDINARY)
     """
     outputs = tuple(dense(tuple(workload.axes[a] for a in spec.dims), workload.dtype) for spec in definition.outputs)
     weights = tuple(spec.role is Role.WEIGHT for spec in definition.inputs)
-    per_set = sum(_pitch(layout, bounds.slid) - PAGE for layout in (*workload.inputs, *outputs))
+    tensors = (*workload.inputs, *outputs)
+    slid = bounds.slid or (0,) * len(tensors)
+    per_set = sum(_pitch(layout, by) - PAGE for layout, by in zip(tensors, slid, strict=True))
     rotated = ROTATED_BYTES if _bytes_of(workload, weights, True) > LARGE_WEIGHT_BYTES else SMALL_ROTATED_BYTES
     wanted = max(rotated // per_set, min(bounds.least, ROTATED_BYTES // per_set))
     sets = max(2, min(bounds.most, wanted))
     layout = Layout(
         workload=workload,
-        inputs=_place(workload.inputs, sets, bounds.slid),
-        outputs=_place(outputs, sets, bounds.slid),
+        inputs=_place(workload.inputs, sets, slid),
+        outputs=_place(outputs, sets, slid[len(workload.inputs) :]),
         sets=sets,
         scalars=tuple(scalar.default for scalar in definition.scalars),
         weights=weights,
-        slid=bounds.slid,
+        slid=any(slid),
     )
     if max(layout.input_bytes, layout.output_bytes) > SPARSE_OFFSET:
         raise HostFaultError(
@@ -159,22 +164,38 @@ def _bytes_of(workload: Workload, weights: Sequence[bool], of_weights: bool) -> 
     return sum(_size(layout) for layout, weight in zip(workload.inputs, weights, strict=True) if weight is of_weights)
 
 
-def _size(layout: TensorLayout, slid: bool = False) -> int:
-    """Bytes from the first element to the last, and one element before them if slid, in whole alignment units."""
-    return -(-(span(layout) + slid) * ITEM_BYTES[layout.dtype] // ALIGNMENT) * ALIGNMENT
+def slides(definition: Definition, dtype: str) -> dict[str, tuple[int, ...]]:
+    """Ways in which tensors of a call can begin elsewhere than at a multiple of `ALIGNMENT`, by what is said of them. A
+    kernel that looks at an address may look for too little, or at one tensor's alone.
+    """
+    names = [spec.name for spec in (*definition.inputs, *definition.outputs)]
+    item_bytes = ITEM_BYTES[dtype]
+    single = {
+        f"{name} slid by one element": tuple(item_bytes if other == name else 0 for other in names) for name in names
+    }
+    return {
+        SLID_WHOLLY: (item_bytes,) * len(names),
+        **{f"slid by {by} bytes": (by,) * len(names) for by in SLID_BYTES},
+        **(single if len(names) > 1 else {}),
+    }
 
 
-def _pitch(layout: TensorLayout, slid: bool) -> int:
+def _size(layout: TensorLayout, slid: int = 0) -> int:
+    """Bytes from the first element to the last, and those before them if slid, in whole alignment units."""
+    return -(-(span(layout) * ITEM_BYTES[layout.dtype] + slid) // ALIGNMENT) * ALIGNMENT
+
+
+def _pitch(layout: TensorLayout, slid: int) -> int:
     return (-(-_size(layout, slid) // PAGE) + 1) * PAGE
 
 
-def _place(layouts: Sequence[TensorLayout], sets: int, slid: bool) -> tuple[Place, ...]:
+def _place(layouts: Sequence[TensorLayout], sets: int, slid: Sequence[int]) -> tuple[Place, ...]:
     """One after the other; each tensor ends where its guard page begins."""
     places = []
     base = 0
-    for layout in layouts:
-        pitch = _pitch(layout, slid)
-        start = base + pitch - PAGE - _size(layout, slid) + slid * ITEM_BYTES[layout.dtype]
+    for layout, by in zip(layouts, slid, strict=False):
+        pitch = _pitch(layout, by)
+        start = base + pitch - PAGE - _size(layout, by) + by
         places.append(Place(layout, base, start, pitch))
         base += sets * pitch
     return tuple(places)

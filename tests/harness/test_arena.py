@@ -21,7 +21,7 @@ from harness import native as native_module
 from harness.arena import InputArena, OutputArena, answer_cell
 from harness.comparer import ErrorFacts, Expected
 from harness.draws import Draws
-from harness.layout import Sets, lay_out
+from harness.layout import Sets, lay_out, slides
 from harness.native import AnswerTensor
 from harness.shared_file import CAPACITY_BYTES, PAGE, SharedFile
 from kernels import catalogue
@@ -50,10 +50,13 @@ def follow(outputs, seed, pool, calls, *, linked):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 70), st.integers(1, 700), st.sampled_from(["float32", "bfloat16"]), st.booleans())
-def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype, slid):
+@given(st.integers(1, 70), st.integers(1, 700), st.sampled_from(["float32", "bfloat16"]), st.integers(0, 6))
+def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype, way):
     definition, made = rms_norm(tokens, hidden, dtype)
+    slid = ((), *slides(definition, dtype).values())[way]
     layout = lay_out(definition, made, bounds=Sets(most=5, slid=slid))
+    assert layout.slid is bool(slid)
+    expected = dict(zip((*layout.inputs, *layout.outputs), slid or (0, 0, 0), strict=True))
     for places in (layout.inputs, layout.outputs):
         taken: list[tuple[int, int]] = []
         for place in places:
@@ -62,7 +65,7 @@ def test_places_do_not_meet_and_end_at_a_guard(tokens, hidden, dtype, slid):
                 guard = place.base + number * place.pitch + place.room
                 start = place.start + number * place.pitch
                 end = start + elements * ITEM_BYTES[dtype]
-                assert start % layout_module.ALIGNMENT == slid * ITEM_BYTES[dtype] and guard % PAGE == 0
+                assert start % layout_module.ALIGNMENT == expected[place] and guard % PAGE == 0
                 assert 0 <= guard - end < layout_module.ALIGNMENT
                 taken += [(start, end), (guard, guard + PAGE)]
         taken.sort()

@@ -50,6 +50,11 @@ def test_the_evidence_says_where(trial):
 
 REASONS = {
     "semantics/alignment_assumed.cpp": "slid by one element",
+    "semantics/alignment_by_sixteen.cpp": "slid by 16 bytes",
+    "semantics/alignment_of_another.cpp": "out_TH slid by one element",
+    "tampering/locale_changed.cpp": "left the locale changed",
+    "tampering/openmp_threads_changed.cpp": "num_threads clause",
+    "timing/workers_spin.cpp": "an engine needs its cores",
     "replay/by_pointer.cpp": "previous answer",
     "tampering/input_written.cpp": "SIGSEGV",
     "tampering/aborts.cpp": "SIGILL",
