@@ -58,6 +58,16 @@ STEP: tuple[tuple[str, dict[str, int]], ...] = (
 """What a layer calls, each once a step."""
 
 
+WEIGH = """
+import os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(child.pid, 0)
+print(usage.ru_maxrss)
+os._exit(sys.stdout.flush() or os.waitstatus_to_exitcode(status) != 0)
+"""
+"""Runs a command and tells its most memory in KiB. A small process: a child begins with its parent's as its most."""
+
+
 @dataclass
 class Recorded:
     """In a sampler's place: what one host counted, minute by minute."""
@@ -169,13 +179,11 @@ def capture(folder: Path) -> Folded:
     }
     command = [sys.executable, "-m", "cli", "capture", "--json"]
     began_s = time.monotonic()
-    process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
+    weighed = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", WEIGH, *command], env=environ, stdout=subprocess.PIPE, check=True
+    )
     seconds = time.monotonic() - began_s
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    peak_kib = usage.ru_maxrss
+    peak_kib = int(weighed.stdout)
     (kept,) = (folder / "store" / "profiles").rglob("*.json")
     content = kept.read_bytes()
     return Folded(seconds, peak_kib / (1 << 20), len(content), parse(content, kept.name))
