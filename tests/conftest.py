@@ -15,6 +15,10 @@ from hypothesis import HealthCheck, settings
 
 from registry.embedded_store import EmbeddedStore, running_or_started
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads that wait for others of theirs would compute until these come, on cores that are others' now.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
