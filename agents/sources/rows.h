@@ -4,10 +4,6 @@
 
 #include "vector.h"
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 namespace {
 
 /* A whole vector. */
@@ -16,7 +12,18 @@ struct Whole {
     INLINE void store(real *to, floats value) const { ::store(to, value); }
 };
 
-/* A whole vector that goes to memory around the caches, where it is aligned and the hardware can. */
+typedef long long quarter_line __attribute__((vector_size(16), may_alias));
+typedef long long half_line __attribute__((vector_size(32), may_alias));
+typedef long long line __attribute__((vector_size(64), may_alias));
+
+/* A whole vector that goes to memory around the caches, where it is aligned and the hardware can. Built-in functions
+ * of the compilers: the header of intrinsics takes longer to read than most kernels take to build.
+ */
+#if defined(__clang__)
+#define STORE_PAST_CACHES(TYPE, BITS) __builtin_nontemporal_store(*(const TYPE *)rounded, (TYPE *)to)
+#else
+#define STORE_PAST_CACHES(TYPE, BITS) __builtin_ia32_movntdq##BITS((TYPE *)to, *(const TYPE *)rounded)
+#endif
 struct Streamed : Whole {
     INLINE void store(real *to, floats value) const {
         constexpr int BYTES = LANES * sizeof(real);
@@ -24,13 +31,13 @@ struct Streamed : Whole {
         real rounded[LANES] __attribute__((aligned(BYTES)));
         ::store(rounded, value);
 #if defined(__AVX512F__)
-        if constexpr (BYTES == 64) return _mm512_stream_si512((__m512i *)to, *(const __m512i *)rounded);
+        if constexpr (BYTES == 64) return STORE_PAST_CACHES(line, 512);
 #endif
 #if defined(__AVX__)
-        if constexpr (BYTES == 32) return _mm256_stream_si256((__m256i *)to, *(const __m256i *)rounded);
+        if constexpr (BYTES == 32) return STORE_PAST_CACHES(half_line, 256);
 #endif
 #if defined(__SSE2__)
-        if constexpr (BYTES == 16) return _mm_stream_si128((__m128i *)to, *(const __m128i *)rounded);
+        if constexpr (BYTES == 16) return STORE_PAST_CACHES(quarter_line, );
 #endif
         memcpy(to, rounded, sizeof rounded);
     }
@@ -38,7 +45,7 @@ struct Streamed : Whole {
 
 INLINE void finish_streams() {
 #if defined(__SSE2__)
-    _mm_sfence();
+    __builtin_ia32_sfence();
 #endif
 }
 
