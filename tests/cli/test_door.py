@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,10 @@ def run(arguments):
 '''
 
 
+WAYS = ("demo", "compile", "test", "doctor", "rank")
+"""One command for each way from the door to its process: all others are told apart by their names alone."""
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The launcher, with commands that do nothing but look at their processes."""
@@ -68,7 +73,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "mill", folder / "mill")
     for name in ("cli", "agents", "gristmill", "requirements"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for command in commands.COMMANDS:
+    for command in map(commands.find, WAYS):
+        assert command is not None
         (folder / f"{command.module.replace('.', '/')}.py").write_text(LOOK)
     return folder
 
@@ -83,8 +89,8 @@ def mill(checkout: Path, *arguments: str, models: str = "") -> str:
 
 
 @pytest.mark.parametrize("models", ["", "openai/a"])
-@pytest.mark.parametrize("name", [command.name for command in commands.COMMANDS])
-def test_no_process_of_any_command_was_started_with_a_key(checkout: Path, name: str, models: str) -> None:
+@pytest.mark.parametrize("name", WAYS)
+def test_no_process_of_a_command_was_started_with_a_key(checkout: Path, name: str, models: str) -> None:
     """Not even one that shows it in /proc/PID/environ alone. Those that ask models inherit a descriptor."""
     assert mill(checkout, name, models=models) == str(bool(models) and name in door.CALL_MODELS)
 
@@ -117,6 +123,28 @@ def own_environment() -> Iterator[None]:
 
 class Entered(BaseException):
     """The command would begin now."""
+
+
+@pytest.mark.usefixtures("own_environment")
+@pytest.mark.parametrize("models", ["", "openai/a"])
+@pytest.mark.parametrize("name", [command.name for command in commands.COMMANDS])
+def test_every_command_becomes_a_process_without_a_key(monkeypatch: pytest.MonkeyPatch, name: str, models: str) -> None:
+    named = {"MILL_VENV": sys.prefix, "MILL_AGENTS_VENV": sys.prefix, "MILL_MODELS": models, "OPENAI_API_KEY": KEY}
+    for variable, value in named.items():
+        monkeypatch.setenv(variable, value)
+    begun: list[tuple[Path, Sequence[str], dict[str, str]]] = []
+
+    def become(*started_with: Any) -> None:
+        begun.append(started_with)
+        raise Entered
+
+    monkeypatch.setattr(door, "_become", become)
+    with pytest.raises(Entered):
+        door.enter([name, "--option"])
+    ((python, arguments, variables),) = begun
+    assert python.parent.parent == Path(sys.prefix) and arguments == [name, "--option"]
+    assert KEY not in repr(variables)
+    assert (keys.DESCRIPTOR_VARIABLE in variables) == (bool(models) and name in door.CALL_MODELS)
 
 
 @pytest.mark.usefixtures("own_environment")
