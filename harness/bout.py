@@ -78,7 +78,7 @@ class Bout:
             Finding: it was not right, or did not live to the end.
         """
         self._check(candidate, checked, workloads, random)
-        self._check_slid(candidate, workloads, random)
+        self._check_elsewhere(candidate, workloads, random)
         timings: list[WorkloadTiming] = []
         setup_ns: dict[str, int] = {}
         disguised = int(random.integers(len(workloads)))
@@ -135,32 +135,45 @@ class Bout:
         if first is not None:
             raise Finding(first.status, first.reason, first.mismatches, tuple(failing[: feedback.FAILING_CASES]))
 
-    def _check_slid(self, candidate: Candidate, timed: Sequence[Workload], random: np.random.Generator) -> None:
-        """Correctness of what is right where an allocator puts it, on tensors that begin at any element: engines hand
-        over views.
+    def _check_elsewhere(self, candidate: Candidate, timed: Sequence[Workload], random: np.random.Generator) -> None:
+        """Correctness of what is right where an allocator puts it and with the usual scalars: on tensors that begin at
+        any element, for engines hand over views, and with other scalars, for models differ in them.
 
         Raises:
             Finding: something was wrong.
         """
+        definition = catalogue.operator(candidate.operator)
         ordered = [workload for workload in sorted(timed, key=elements) if not is_far(workload)]
         small = [w for w in ordered if elements(w) <= SLID_ELEMENTS] or ordered[:1]
         for workload in small:
-            ways = slides(catalogue.operator(candidate.operator), workload.dtype)
+            ways = slides(definition, workload.dtype)
             others = [*ways][1:] if workload is small[0] else []
             if elements(workload) > SLID_EVERY_WAY_ELEMENTS:
                 others = [others[i] for i in random.permutation(len(others))[:1]]
             for way in (SLID_WHOLLY, *others):
-                self._check_way(candidate, workload, way, ways[way], random)
+                said = f"{workload.label}, {way}", ASSUMED
+                self._check_so(candidate, workload, Sets(most=2, slid=ways[way]), said, random)
+        varied = definition.varied()
+        if varied is not definition and small:
+            values = ", ".join(f"{scalar.name} = {scalar.default:g}" for scalar in varied.scalars)
+            said = f"{small[0].label}, {values}", "with the usual value it was right"
+            self._check_so(candidate, small[0], Sets(most=2, varied=True), said, random)
 
-    def _check_way(
-        self, candidate: Candidate, workload: Workload, way: str, slid: tuple[int, ...], random: np.random.Generator
+    def _check_so(
+        self,
+        candidate: Candidate,
+        workload: Workload,
+        sets: Sets,
+        said: tuple[str, str],
+        random: np.random.Generator,
     ) -> None:
-        trial = self._trial(workload, Sets(most=2, slid=slid), candidate, random)
+        """On traffic values; what is said before and after the reason, if it is wrong."""
+        trial = self._trial(workload, sets, candidate, random)
         try:
             trial.check(trial.definition.regimes[:1])
         except Finding as finding:
             if finding.status in (Status.CRASHED, Status.INCORRECT):
-                finding.reason = f"{workload.label}, {way}: {finding.reason}; {ASSUMED}"
+                finding.reason = f"{said[0]}: {finding.reason}; {said[1]}"
             raise
         self._run_ns += trial.run_ns
         self._hurry("checked")

@@ -54,6 +54,8 @@ class Sets(NamedTuple):
     there are sets, and what it takes to hand over a short one hides part of a small gain."""
     slid: tuple[int, ...] = ()
     """How many bytes behind a multiple of `ALIGNMENT` each tensor begins, inputs and then outputs; none if empty."""
+    varied: bool = False
+    """Whether scalars have other values than usual."""
 
 
 ORDINARY = Sets()

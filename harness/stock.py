@@ -187,8 +187,8 @@ class Stocks:
         self._native = native
         self._file = file
         self._kept: OrderedDict[tuple[str, Sets], Stock] = OrderedDict()
-        self._draws: dict[str, dict[str, Draws]] = {}
-        """By workload and regime: all stocks of one workload have the same."""
+        self._draws: dict[tuple[str, bool], dict[str, Draws]] = {}
+        """By workload, whether scalars are varied, and regime: all stocks of one workload have the same."""
         self._end = 0
 
     def clear(self) -> None:
@@ -214,12 +214,13 @@ class Stocks:
         """
         key = (workload.digest, sets)
         if key not in self._kept:
+            definition = definition.varied() if sets.varied else definition
             layout = lay_out(definition, workload, sets)
             drawn = sum(draws.size_bytes for of_one in self._draws.values() for draws in of_one.values())
             if not layout.sparse and (self._end + layout.input_bytes > KEPT_INPUT_BYTES or drawn > KEPT_DRAWS_BYTES):
                 self.clear()
             offset = SPARSE_OFFSET if layout.sparse else self._end
-            draws = self._draws.setdefault(workload.digest, {})
+            draws = self._draws.setdefault((workload.digest, sets.varied), {})
             stock = Stock(self._native, self._file, layout, offset, definition, seed, bank, draws)
             if not layout.sparse:
                 self._end += layout.input_bytes

@@ -7,7 +7,7 @@ M key heads, D head dimension, R rows, C columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,10 @@ class ScalarSpec:
 
     name: str
     default: float
+    other: float | None = field(default=None, compare=False)
+    """Another value that it may have, so far from the first that answers differ plainly: who does not read it is wrong.
+    None where nothing is known of it. It checks the contract, and is no part of it.
+    """
 
 
 @dataclass(frozen=True)
@@ -110,3 +114,8 @@ class Definition:
     """Regimes in which an activation may be another operator's output: whatever comes out there, this operator has an
     answer for.
     """
+
+    def varied(self) -> Definition:
+        """The same with other values of its scalars; itself if it knows none."""
+        scalars = tuple(replace(s, default=s.default if s.other is None else s.other) for s in self.scalars)
+        return self if scalars == self.scalars else replace(self, scalars=scalars)

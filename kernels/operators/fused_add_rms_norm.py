@@ -81,7 +81,7 @@ DEFINITION = Definition(
         TensorSpec("weight_H", ("hidden",), Role.WEIGHT),
     ),
     outputs=(TensorSpec("out_TH", ("tokens", "hidden")), TensorSpec("residual_out_TH", ("tokens", "hidden"))),
-    scalars=(ScalarSpec("eps", 1e-6),),
+    scalars=(ScalarSpec("eps", 1e-6, other=0.1),),
     row_axis="tokens",
     constant_axes=("hidden",),
     reference=reference,

@@ -30,6 +30,14 @@ def test_no_module_of_the_catalogue_can_be_reached_by_another_name() -> None:
             catalogue.operator(name)
 
 
+def test_every_scalar_has_another_value_that_shows_who_does_not_read_it() -> None:
+    for definition in catalogue.operators():
+        varied = definition.varied()
+        assert [(s.name, s.default) for s in varied.scalars] == [(s.name, s.other) for s in definition.scalars]
+        assert all(s.other != s.default for s in definition.scalars)
+        assert (varied is definition) is (not definition.scalars)
+
+
 def test_listing_the_names_imports_no_torch() -> None:
     code = "import sys, kernels.catalogue, kernels.profile, kernels.inputs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
