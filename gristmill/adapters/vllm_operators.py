@@ -3,30 +3,35 @@
 Nothing here imports vLLM: `vllm.register` puts the forwards before the engine's own classes, so that a layer that is
 not attached, or left to the engine, runs the engine's code.
 
-Shapes: T tokens, H hidden, I intermediate.
+Shapes: H hidden.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
-from torch.nn import functional
 
+from gristmill.adapters.layer_hooks import (
+    ACTIVATION,
+    DTYPES,
+    NORMS,
+    WIDTH_UNKNOWN,
+    Attachment,
+    activation_hook,
+    activations,
+    norm_hooks,
+)
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import EngineError
-from gristmill.hook import Hook, Instruments
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gristmill.sampler import Sampler
 
-DTYPES = (torch.float32, torch.bfloat16)
-IN_PLACE = "the engine's kernel looks angles up by position and works in place, which no table's kernel does"
 PACKED = "the engine packs its weights for oneDNN when they are loaded and keeps no others"
 COMPILED = "the engine's own compiler took it over"
 Call = Callable[..., tuple[Any, ...]]
@@ -59,29 +64,6 @@ class ActivationForward:
         return gated(x[..., :half], x[..., half:])[0]
 
 
-class Attachment(Instruments):
-    """See `attached.Attached`."""
-
-    def __init__(self, dispatcher: Dispatcher, sampler: Sampler | None) -> None:
-        super().__init__(dispatcher, sampler)
-        self.dispatcher = dispatcher
-        self.left: dict[str, str] = {}
-        """Operators that stay with the engine, and why."""
-        self._hooked: list[tuple[nn.Module, str]] = []
-        self._hooks: list[Hook] = []
-
-    def hook(self, module: nn.Module, name: str, hook: Hook) -> None:
-        """Lets a layer's calls meet a hook."""
-        module.__dict__[name] = hook.call
-        self._hooked.append((module, name))
-        self._hooks.append(hook)
-
-    def detach(self) -> None:
-        for module, name in self._hooked:
-            module.__dict__.pop(name, None)
-        self._hooked.clear()
-
-
 def attach(model: nn.Module, dispatcher: Dispatcher, sampler: Sampler | None = None) -> Attachment:
     """Hooks the layers of a loaded model that stand in for the engine's.
 
@@ -93,16 +75,11 @@ def attach(model: nn.Module, dispatcher: Dispatcher, sampler: Sampler | None = N
     for module in model.modules():
         if isinstance(module, NormForward):
             _hook_norm(attachment, module)
-    for module, intermediate, dtype in _activations(model):
+    for module, intermediate, dtype in activations(model, lambda one: isinstance(one, ActivationForward)):
         _hook_activation(attachment, module, intermediate, dtype)
-    for module in model.modules():
-        name = type(module).__name__
-        if "RotaryEmbedding" in name:
-            attachment.left.setdefault("rotary_embedding", IN_PLACE)
-        elif name.endswith("ParallelLinear"):
-            attachment.left.setdefault("skinny_linear", PACKED)
-        elif isinstance(module, ActivationForward) and "gated" not in module.__dict__:
-            attachment.left.setdefault("silu_and_mul", "no projection beside the activation tells its width")
+    attachment.leave(model, PACKED)
+    if any(isinstance(module, ActivationForward) and "gated" not in module.__dict__ for module in model.modules()):
+        attachment.left.setdefault(ACTIVATION, WIDTH_UNKNOWN)
     return attachment
 
 
@@ -132,33 +109,15 @@ def _left_to_compiler(attachment: Attachment, operators: tuple[str, ...], module
 
 
 def _hook_norm(attachment: Attachment, module: Any) -> None:
-    names = ("rms_norm", "fused_add_rms_norm")
-    if _left_to_compiler(attachment, names, module):
+    if _left_to_compiler(attachment, NORMS, module):
         return
-    weight_H, eps = module.weight, module.variance_epsilon
-    if not module.has_weight or module.variance_size_override is not None or weight_H.dtype not in DTYPES:
-        for name in names:
-            attachment.left[name] = f"{type(module).__name__} of {weight_H.dtype}, or over a part of a row"
+    if not module.has_weight or module.variance_size_override is not None or module.weight.dtype not in DTYPES:
+        for name in NORMS:
+            attachment.left[name] = f"{type(module).__name__} of {module.weight.dtype}, or over a part of a row"
         return
-    own, native = module._forward_method, type(module).forward_native
-
-    def engine(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, ...]:
-        return (native(_norm_of(weight_H, eps), x_TH),)
-
-    def engine_added(x_TH: Tensor, residual_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, ...]:
-        return tuple(native(_norm_of(weight_H, eps), x_TH, residual_TH))
-
-    axes, dispatcher = {"hidden": weight_H.shape[0]}, attachment.dispatcher
-    plain = dispatcher.site("rms_norm", weight_H.dtype, axes, (eps,), engine)
-    added = dispatcher.site("fused_add_rms_norm", weight_H.dtype, axes, (eps,), engine_added)
-    for site in (plain, added):
-        site.add_weight(weight_H)
-    attachment.hook(module, "plain", Hook(attachment, plain, lambda x, _: (_dense(x),), lambda x, _: (own(x),)))
-    attachment.hook(
-        module,
-        "added",
-        Hook(attachment, added, lambda x, r, _: (_dense(x), _dense(r)), lambda x, r, _: tuple(own(x, r))),
-    )
+    plain, added = norm_hooks(attachment, module, module._forward_method, _norm_of)
+    attachment.hook(module, "plain", plain.call, plain)
+    attachment.hook(module, "added", added.call, added)
 
 
 def _norm_of(weight_H: Tensor, eps: float) -> types.SimpleNamespace:
@@ -168,28 +127,11 @@ def _norm_of(weight_H: Tensor, eps: float) -> types.SimpleNamespace:
     )
 
 
-def _activations(model: nn.Module) -> Iterator[tuple[Any, int, torch.dtype]]:
-    """Each activation with its width, which only the projection after it knows."""
-    for parent in model.modules():
-        activation, down = getattr(parent, "act_fn", None), getattr(parent, "down_proj", None)
-        width = getattr(down, "input_size_per_partition", None)
-        if isinstance(activation, ActivationForward) and isinstance(width, int):
-            yield activation, width, down.params_dtype  # type: ignore[union-attr]
-
-
 def _hook_activation(attachment: Attachment, module: Any, intermediate: int, dtype: Any) -> None:
-    if _left_to_compiler(attachment, ("silu_and_mul",), module):
+    if _left_to_compiler(attachment, (ACTIVATION,), module):
         return
     if dtype not in DTYPES:
-        attachment.left["silu_and_mul"] = f"activations of {dtype}"
+        attachment.left[ACTIVATION] = f"activations of {dtype}"
         return
-
-    def engine(gate_TI: Tensor, up_TI: Tensor) -> tuple[Tensor, ...]:
-        return (functional.silu(gate_TI) * up_TI,)
-
-    site = attachment.dispatcher.site("silu_and_mul", dtype, {"intermediate": intermediate}, (), engine)
-    attachment.hook(module, "gated", Hook(attachment, site, lambda gate, _: (_dense(gate),), engine))
-
-
-def _dense(like: Tensor) -> Tensor:
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
+    gated = activation_hook(attachment, intermediate, dtype)
+    attachment.hook(module, "gated", gated.call, gated)

@@ -14,33 +14,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gristmill import records
-from gristmill.adapters.vllm import LINKED, LOGGER
-from gristmill.errors import GristmillError
+from gristmill.adapters.engine_link import Link, opened_spool
+from gristmill.adapters.scheduler_statistics import SchedulerStatistics
+from gristmill.adapters.vllm import LINKED, LOGGER, PACKAGES
 from gristmill.kill_switch import read_kill_switch
 from gristmill.membership import inherited
 from gristmill.request_log import FinishedRequest
+from gristmill.sampler import Sampler
 
 if TYPE_CHECKING:
     from gristmill.spool import Spool
-
-
-@dataclass
-class SchedulerStatistics:
-    """Sums over steps since the engine started; they only grow. Means are sums over steps."""
-
-    steps: int = 0
-    scheduled_tokens: int = 0
-    running: int = 0
-    waiting: int = 0
-    cache_usage: float = 0.0
-    """Share of the cache's blocks in use."""
-    finished: int = 0
-    generated_tokens: int = 0
-    cached_tokens: int = 0
-    """Of prompts, held by the prefix cache."""
-    drafts: int = 0
-    accepted: list[int] = field(default_factory=list)
-    """By position in the draft."""
 
 
 @dataclass
@@ -71,14 +54,15 @@ def link_schedulers(scheduler_class: Any) -> None:
     setattr(scheduler_class, LINKED, True)
 
 
-class SchedulerLink:
+class SchedulerLink(Link):
     """Reads one scheduler as it works. What goes wrong in here ends the reading, never the engine."""
 
     def __init__(self, scheduler: Any, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__(LOGGER)
         self.statistics = SchedulerStatistics()
         self._scheduler = scheduler
         self._flights: dict[str, _Flight] = {}
-        self._reading = not read_kill_switch(environ).sampling
+        self._reading = False
         self._spool: Spool | None = None
         self._update, self._free = scheduler.update_from_output, scheduler._free_request
         self._drafted, self._close = scheduler.make_spec_decoding_stats, scheduler.shutdown
@@ -86,35 +70,34 @@ class SchedulerLink:
         scheduler.make_spec_decoding_stats, scheduler.shutdown = self._make_spec_decoding_stats, self._shutdown
         scheduler.gristmill = self
         _offer_utility()
-        try:
-            self._spool = _opened_spool(environ)
-        except GristmillError as error:
-            self._give_up(str(error))
+        self.guarded(self._begin, environ)
 
     def status(self) -> dict[str, Any]:
         """JSON-ready."""
         facts: dict[str, Any] = records.encode(self.statistics)
         return facts
 
+    def _begin(self, environ: Mapping[str, str]) -> None:
+        self._reading = not read_kill_switch(environ).sampling
+        membership = inherited(environ)
+        membership.check(environ)
+        self._spool = opened_spool(membership, Sampler(membership.sample_period), PACKAGES, LOGGER, environ)
+
     def _update_from_output(self, scheduler_output: Any, *arguments: Any, **keywords: Any) -> Any:
         if self._reading:
-            self._guarded(self._read_step, scheduler_output)
+            self.guarded(self._read_step, scheduler_output)
         return self._update(scheduler_output, *arguments, **keywords)
 
     def _read_step(self, scheduler_output: Any) -> None:
         for new in scheduler_output.scheduled_new_reqs:
             self._flights[new.req_id] = _Flight(new.num_computed_tokens)
-        found, scheduler = self.statistics, self._scheduler
-        running, waiting = scheduler.get_request_counts()
-        found.steps += 1
-        found.scheduled_tokens += scheduler_output.total_num_scheduled_tokens
-        found.running += running
-        found.waiting += waiting
-        found.cache_usage += scheduler.get_kv_cache_usage()
+        running, waiting = self._scheduler.get_request_counts()
+        scheduled, usage = scheduler_output.total_num_scheduled_tokens, self._scheduler.get_kv_cache_usage()
+        self.statistics.add_step(scheduled, running, waiting, usage)
 
     def _make_spec_decoding_stats(self, *arguments: Any, **keywords: Any) -> Any:
         if self._reading and keywords.get("num_draft_tokens"):
-            self._guarded(self._read_draft, keywords)
+            self.guarded(self._read_draft, keywords)
         return self._drafted(*arguments, **keywords)
 
     def _read_draft(self, keywords: Mapping[str, Any]) -> None:
@@ -122,46 +105,30 @@ class SchedulerLink:
 
     def _free_request(self, request: Any, *arguments: Any, **keywords: Any) -> Any:
         if self._reading:
-            self._guarded(self._read_request, request)
+            self.guarded(self._read_request, request)
         return self._free(request, *arguments, **keywords)
 
     def _read_request(self, request: Any) -> None:
         flight = self._flights.pop(request.request_id, _Flight())
-        found = self.statistics
-        found.finished += 1
-        found.generated_tokens += request.num_output_tokens
-        found.cached_tokens += flight.cached_tokens
-        found.drafts += flight.drafts
-        found.accepted += [0] * (len(flight.accepted) - len(found.accepted))
-        for position, accepted in enumerate(flight.accepted):
-            found.accepted[position] += accepted
-        if self._spool and request.num_output_tokens:
-            finished = FinishedRequest(
-                request.num_prompt_tokens,
-                request.num_output_tokens,
-                round(request.arrival_time * 1e9),
-                flight.cached_tokens,
-                flight.drafts,
-                tuple(flight.accepted),
-            )
+        finished = FinishedRequest(
+            request.num_prompt_tokens,
+            request.num_output_tokens,
+            round(request.arrival_time * 1e9),
+            flight.cached_tokens,
+            flight.drafts,
+            tuple(flight.accepted),
+        )
+        self.statistics.add_request(finished)
+        if self._spool and finished.generated_tokens:
             self._spool.add_request(**vars(finished))
 
     def _shutdown(self) -> None:
         if self._spool:
-            self._guarded(self._spool.stop)
+            self.guarded(self._spool.stop)
         self._close()
 
-    def _guarded(self, work: Any, *arguments: Any) -> None:
-        try:
-            work(*arguments)
-        except GristmillError as error:
-            self._give_up(str(error))
-        except Exception as error:
-            LOGGER.exception("a bug of gristmill's")
-            self._give_up(f"{type(error).__name__}: {error} (a bug; its traceback is above)")
-
-    def _give_up(self, reason: str) -> None:
-        LOGGER.warning("%s; the scheduler is read no more", reason)
+    def give_up(self, reason: str) -> None:
+        self.logger.warning("%s; the scheduler is read no more", reason)
         self._reading, self._spool = False, None
 
 
@@ -170,12 +137,3 @@ def _offer_utility() -> None:
     core = sys.modules.get("vllm.v1.engine.core")
     if core is not None:
         core.EngineCore.gristmill_scheduler = lambda self: self.scheduler.gristmill.status()
-
-
-def _opened_spool(environ: Mapping[str, str]) -> Spool | None:
-    from gristmill.adapters.vllm_worker import opened_spool
-    from gristmill.sampler import Sampler
-
-    membership = inherited(environ)
-    membership.check(environ)
-    return opened_spool(membership, Sampler(membership.sample_period), environ)

@@ -53,7 +53,8 @@ def test_it_installs_the_sidecar_and_the_plugin_of_vllm(wheel: zipfile.ZipFile) 
     found = configparser.ConfigParser()
     found.read_string(wheel.read(points).decode())
     names = {group: set(found[group]) for group in found.sections()}
-    assert names == {"console_scripts": {"gristmill-sidecar"}, "vllm.general_plugins": {"gristmill"}}
+    plugins = {group: {"gristmill"} for group in ("vllm.general_plugins", "sglang.srt.plugins")}
+    assert names == {"console_scripts": {"gristmill-sidecar"}, **plugins}
     for group in found.sections():
         for target in found[group].values():
             module, _, function = target.partition(":")

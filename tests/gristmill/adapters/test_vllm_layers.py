@@ -59,10 +59,10 @@ class TestVllm(AdapterContract):
         assert {"rms_norm", "fused_add_rms_norm", "silu_and_mul"} <= set(left)
 
     def test_the_structure_that_the_adapter_relies_on_is_there(self, subject: Subject) -> None:
-        from gristmill.adapters import vllm
+        from gristmill.adapters import plugin, vllm
 
         vllm.check_version(vllm._version())
-        vllm._check_structure()
+        plugin.check_structure("vLLM", vllm._structure)
 
 
 @pytest.mark.skipif(HERE, reason="the tests above ran here")

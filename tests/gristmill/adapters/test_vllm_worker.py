@@ -91,7 +91,7 @@ def test_a_bug_at_a_boundary_ends_the_link_and_not_the_engine(
     def broken() -> None:
         raise ZeroDivisionError("of a test")
 
-    monkeypatch.setattr(link._member, "boundary", broken)
+    monkeypatch.setattr(link.member, "boundary", broken)
     assert torch.equal(worker.execute_model(step(1, 1)), plain)
     assert "ZeroDivisionError" in worker.gristmill_status()["problem"]
     assert not worker.gristmill_status()["enabled"]

@@ -1,8 +1,8 @@
 """What SGLang asks for as it is imported and a CPU has not: in every process with this folder on its path.
 
-torchvision's build on the package index can't load its operators beside a CPU build of torch, and then fails to describe
-two of them: here they are declared, and stay without a body. A rotary embedding of SGLang's looks for one of vLLM's
-kernels on a host with no accelerator; it never calls it there. Nothing else of the engine is replaced.
+torchvision's build on the package index can't load its operators beside a CPU build of torch, and then fails to
+describe two of them: here they are declared, and stay without a body. A rotary embedding of SGLang's looks for one of
+vLLM's kernels on a host with no accelerator; it never calls it there. Nothing else of the engine is replaced.
 """
 
 from __future__ import annotations
