@@ -36,7 +36,10 @@ GRACE_S = 30.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "mill test [PYTEST ARGUMENTS]"
-    parser.epilog = "Examples: ./mill test tests/harness   ./mill test -k rollback -x"
+    parser.epilog = (
+        "Without a selection a worker per core takes what may run side by side, and then what measures runs alone. "
+        "Examples: ./mill test tests/harness   ./mill test -k rollback -x"
+    )
     parser.set_defaults(rest=())
 
 
