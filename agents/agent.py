@@ -8,6 +8,9 @@ from agents.brief import Brief
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 
+MOST_AGENTS = 256
+"""That ask language models in one search: each has a thread, and one judge serves them all."""
+
 
 class Agent(Protocol):
     """Proposes candidates and learns from their verdicts. One thread at a time calls it.

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from agents.agent import MOST_AGENTS
 from agents.strategies.catalogue import NAMES
 from cli import caps
 from cli.amount import positive, whole
@@ -38,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="ask only this language model (repeatable); without it, all of MILL_MODELS or MILL_MODELS_FILE",
     )
-    parser.add_argument("--agents", type=whole, help="agents that ask language models (default: 8); 0 for none")
+    parser.add_argument("--agents", type=_agents, help="agents that ask language models (default: 8); 0 for none")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     caps.configure(parser)
 
@@ -89,6 +90,13 @@ def endings(result: SearchResult) -> Iterator[str]:
             yield f"{name}: {search.waiting} agents were waiting for their provider at the end"
         for gone in search.departures:
             yield f"{name}: {gone.agent} left: {gone.reason}"
+
+
+def _agents(text: str) -> int:
+    number = whole(text)
+    if number > MOST_AGENTS:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number from 0 to {MOST_AGENTS}")
+    return number
 
 
 def _search_options(arguments: argparse.Namespace) -> SearchOptions:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from agents.agent import MOST_AGENTS
 from agents.strategies import catalogue
 from gristmill.limits import MAX_REASON_CHARS
 
@@ -53,7 +54,7 @@ Operators = Annotated[
 Strategy = Annotated[
     str, _told("How the agents are led.", choices=catalogue.NAMES, pattern=f"^({'|'.join(catalogue.NAMES)})$")
 ]
-Agents = Annotated[int, _told("Agents that ask language models; 0: pattern agents alone.", ge=0, le=256)]
+Agents = Annotated[int, _told("Agents that ask language models; 0: pattern agents alone.", ge=0, le=MOST_AGENTS)]
 Fusions = Annotated[bool, _told("Search what could be fused as well (see ./mill rank --fusions).")]
 PublishTo = Annotated[
     Literal["", "canary", "stable"], _told("Channel to publish proven winners to; empty: search only.")

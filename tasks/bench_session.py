@@ -111,10 +111,12 @@ def chosen_models(configured: Sequence[ModelSettings], names: Sequence[str]) -> 
     configured, a model is used as it is named.
 
     Raises:
-        ModelSettingsError: there are configured models, and this is none of them.
+        ModelSettingsError: there are configured models, and this is none of them; or it is no name.
     """
     if not names:
         return tuple(configured)
+    for name in names:
+        configuration.model_name(name, "the model to ask")
     by_name = {one.model: one for one in configured}
     for fallback in (name for one in configured for name in one.fallbacks):
         by_name.setdefault(fallback, ModelSettings(fallback))

@@ -181,10 +181,10 @@ def _rated(entry: str) -> tuple[str, int | None]:
     """`NAME@50`; but the 20250514 of `vertex_ai/claude-sonnet-4@20250514` belongs to the name."""
     name, at, rate = entry.rpartition("@")
     if not at or VERSION.fullmatch(rate):
-        return _name(entry, MODELS_VARIABLE), None
+        return model_name(entry, MODELS_VARIABLE), None
     if not RATE.fullmatch(rate):
         raise ModelSettingsError(f"{MODELS_VARIABLE}: {entry!r}: expected requests per minute behind @, like @50")
-    return _name(name, MODELS_VARIABLE), int(rate)
+    return model_name(name, MODELS_VARIABLE), int(rate)
 
 
 def _from_file(path: Path) -> tuple[ModelSettings, ...]:
@@ -208,7 +208,7 @@ def _from_table(name: str, table: Any, where: str) -> ModelSettings:
     if unknown:
         raise ModelSettingsError(f"{where}: unknown setting {unknown[0]!r}; there are {', '.join(known)}")
     checked = {key: _checked(key, value, f"{where}.{key}") for key, value in table.items()}
-    one = ModelSettings(_name(name, where), **checked)
+    one = ModelSettings(model_name(name, where), **checked)
     if (one.usd_per_million_input_tokens is None) != (one.usd_per_million_output_tokens is None):
         raise ModelSettingsError(f"{where}: expected both prices, for input and for output tokens, or none")
     if name in one.fallbacks or len(set(one.fallbacks)) < len(one.fallbacks):
@@ -228,7 +228,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
     if key == "fallbacks":
         if not isinstance(value, list) or not value:
             raise ModelSettingsError(f"{where}: found {value!r}, expected a list of models")
-        return tuple(_name(name, where) for name in value)
+        return tuple(model_name(name, where) for name in value)
     if key == "key_variable":
         if not isinstance(value, str) or not PROVIDER_VARIABLE.fullmatch(value):
             raise ModelSettingsError(f"{where}: expected the name of a variable like MY_API_KEY, not the key itself")
@@ -238,7 +238,12 @@ def _checked(key: str, value: Any, where: str) -> Any:
     return value
 
 
-def _name(name: Any, where: str) -> str:
+def model_name(name: Any, where: str) -> str:
+    """A name that litellm may know.
+
+    Raises:
+        ModelSettingsError: it cannot be one.
+    """
     if not isinstance(name, str) or not name or not name.isascii() or not name.isprintable() or " " in name:
         raise ModelSettingsError(f"{where}: found {name!r}, expected a model as litellm names it, e.g. openai/gpt-5")
     return name

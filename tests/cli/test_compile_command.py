@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cli.__main__ import main
 from cli.compile import endings
 from flows.compile import gain_text, remarks, search_rows
 from tasks.agent_thread import Departure
@@ -60,3 +61,13 @@ def test_what_was_not_searched_and_what_is_not_released_is_said() -> None:
         f"rms_norm+softmax float32 was not searched: {NOBODY}",
         f"rms_norm+skinny_linear float32: {NOT_RELEASED}",
     ]
+
+
+@pytest.mark.parametrize("agents", ["-1", "257", "99999999999", "1e3"])
+def test_more_agents_than_a_search_can_hold_are_refused_before_anything_starts(
+    agents: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["compile", f"--agents={agents}"])
+    assert end.value.code == 2
+    assert f"--agents: found '{agents}', expected a whole number from 0" in capsys.readouterr().err

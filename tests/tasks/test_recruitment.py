@@ -202,6 +202,12 @@ def test_a_mistyped_model_is_refused_with_the_configured_ones() -> None:
         chosen_models((ModelSettings("openai/a"), ModelSettings("openai/b")), ("openai/aa",))
 
 
+@pytest.mark.parametrize("name", ["", " ", "openai/a b", "openai/\n", "openai/\u0430"])
+def test_what_is_no_name_of_a_model_is_refused_also_where_none_is_configured(name: str) -> None:
+    with pytest.raises(ModelSettingsError, match="expected a model as litellm names it"):
+        chosen_models((), (name,))
+
+
 def test_who_can_write_what(tmp_path: Path) -> None:
     """Language models anything, pattern agents what they have sources for: rotary embeddings side by side are not."""
     unwritten = "rotary_embedding-rotary_embedding"
