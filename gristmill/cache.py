@@ -7,7 +7,6 @@ can share a folder. Nothing in it is believed because it is there: content is ha
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -17,11 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from gristmill import durable_file, records, revocation, trust
+from gristmill import durable_file, folder_lock, records, revocation, trust
 from gristmill.errors import CacheError, MalformedRecordError, RollbackError, TrustError
 from gristmill.revocation import Revocations
 
 R = TypeVar("R")
+LOCK_S = 60.0
+"""How long another process may hold a cache before this one does without, and tries again later."""
 MEND = "delete it to start from the registry again"
 MEND_HIGH_WATER = (
     "nothing tells any more which versions this host has seen, so it takes nothing from the registry and loads nothing "
@@ -61,21 +62,17 @@ class Cache:
         """Belongs to `tuf.ngclient`."""
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, seconds: float = LOCK_S) -> Iterator[None]:
         """Waits for the folder's lock and holds it; faults of the file system inside become `CacheError`.
 
         Raises:
-            CacheError: the folder can't be written, or is full.
+            CacheError: another process has held it for so long; or the folder can't be written, or is full.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with folder_lock.held(self.folder / "lock", seconds):
                 self._clear_client()
                 yield
-            finally:
-                os.close(lock)
         except OSError as error:
             named = f" ({error.filename})" if error.filename else ""
             raise CacheError(

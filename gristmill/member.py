@@ -70,7 +70,7 @@ class Member:
         self._host.start()
 
     def boundary(self) -> HostEvent | None:
-        """To be called between steps: the only moment at which kernels change. In a forked child none do, see `Host`."""
+        """To be called between steps: the only moment at which kernels change."""
         sampler = self._instruments.sampler
         if sampler is not None:
             sampler.boundary()

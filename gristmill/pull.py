@@ -96,7 +96,7 @@ class Puller(Follower):
             return None
         self._etag = None
         try:
-            with self.cache.locked():
+            with self.cache.locked(self.start_s) if hasty else self.cache.locked():
                 if self.cache.last_refresh() != before:  # by another process, which may have read a newer one
                     found = self._timestamp(None, hasty) or found
                 reader = StoreReader(self._store, self.start_s if hasty else LONGEST_POLL_S, strict=hasty)
