@@ -12,12 +12,13 @@ from gristmill.adapters import vllm_operators
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import EngineError
 from tests.gristmill.adapters.adapter_contract import AdapterContract, Subject
-from tests.gristmill.adapters.vllm_layers import PlainNorm, StandInActivation, StandInNorm, subject
+from tests.gristmill.adapters.tiny_llama import subject
+from tests.gristmill.adapters.vllm_layers import PlainNorm, StandInActivation, StandInNorm
 
 
 @pytest.fixture(name="subject")
 def stand_ins() -> Subject:
-    return subject(StandInNorm, StandInActivation)
+    return subject(StandInNorm, StandInActivation, vllm_operators.attach)
 
 
 class TestStandIns(AdapterContract):

@@ -15,7 +15,8 @@ from gristmill.adapters import vllm_worker
 from gristmill.adapters.vllm_worker import WorkerLink, decoded_tokens, link_workers
 from gristmill.errors import MembershipError
 from gristmill.membership import VARIABLE, Membership
-from tests.gristmill.adapters.vllm_layers import HIDDEN, StandInActivation, StandInNorm, TinyModel
+from tests.gristmill.adapters.tiny_llama import HIDDEN, TinyModel
+from tests.gristmill.adapters.vllm_layers import StandInActivation, StandInNorm
 
 
 class Worker:
