@@ -22,7 +22,7 @@ from registry import failures
 from registry.errors import RegistryStateError
 from registry.repository import Repository
 from registry.rollback import roll_back
-from tasks import object_store, promotion
+from tasks import cycle_report, object_store, promotion
 from tasks.compilation import OperatorSearch, SearchResult, journal_path, search_id_of
 from tasks.errors import SearchBusyError
 from tasks.journal import Journal
@@ -94,7 +94,8 @@ class Mill:
 
 
 @pytest.fixture
-def mill(tmp_path: Path) -> Mill:
+def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mill:
+    monkeypatch.setattr(cycle_report.report, "render", lambda shown: "drawing takes most of the time")
     chosen = settings(tmp_path / "home", tmp_path / "store")
     shutil.copytree(shared_keys(), chosen.keys_dir)
     (tmp_path / "store").mkdir()
