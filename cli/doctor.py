@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         "peaks": _peaks,
         "object store": _store,
         "language models": _models,
+        "kill switch": _kill_switch,
     }
     found = [_examine(name, check, settings) for name, check in checks.items()]
     found += [*_layers(), *_noise(settings)]
@@ -156,6 +157,18 @@ def _models(settings: Settings) -> tuple[bool, str]:
     if told.returncode:
         return False, f"no litellm in {python.parents[1]}; unset MILL_AGENTS_VENV, and ./mill sets one up"
     return True, f"{', '.join(one.model for one in models)}, by litellm {told.stdout.strip()}"
+
+
+def _kill_switch(settings: Settings) -> tuple[bool, str]:
+    """Of a host on this machine, in this environment."""
+    from gristmill import kill_switch
+
+    switch = kill_switch.read_kill_switch(os.environ)
+    if switch.problem:
+        return False, switch.problem
+    says = "; ".join(" ".join(text.split()) for text in kill_switch.kill_text(os.environ) if text)
+    file = os.environ.get(kill_switch.FILE_VARIABLE) or kill_switch.DEFAULT_FILE
+    return True, f"says {says or 'nothing'}; words in {kill_switch.VARIABLE} or {file}: {kill_switch.WORDS}"
 
 
 def _store(settings: Settings) -> tuple[bool, str]:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from gristmill import generation as generations
+from gristmill import limits
 from gristmill.capture import Capture, Captures
-from gristmill.errors import InconsistentGenerationError, KillSwitchError
+from gristmill.errors import InconsistentGenerationError
 from gristmill.generation import Generation
 from gristmill.kernel_table import TableEntry
 from gristmill.kill_switch import KillSwitch, kill_text, read_kill_switch
@@ -48,9 +49,7 @@ class Served:
 class Dispatcher:
     """Holds the active generation and the sites of an engine process. Thread-safe; the hot path reads `active` only.
 
-    Raises:
-        KillSwitchError: from the constructor, on a kill switch that means nothing. Later, such a word stops
-            all kernels instead.
+    A kill switch that means nothing stops all kernels, and nothing else: an engine starts and serves whatever it says.
     """
 
     def __init__(
@@ -67,6 +66,9 @@ class Dispatcher:
         self.kill: KillSwitch = read_kill_switch(environ)
         self.sites: list[Site] = []
         self.refusals: list[Refusal] = []
+        """Newest last."""
+        if self.kill.problem:
+            self.refusals.append(Refusal(0, "*", "*", self.kill.problem))
         self.active: tuple[View, ...] = ()
         self.trials = Trials()
         """Where kernels are noted before they run; to be set before anything is staged."""
@@ -225,7 +227,7 @@ class Dispatcher:
         return {
             "generation": loaded.generation.number,
             "enabled": self._enabled,
-            "kill": " ".join(filter(None, self._kill_text)),
+            "kill": limits.shortened(self.kill.problem or " ".join(" ".join(self._kill_text).split())),
             "packed_bytes": loaded.pool.size_bytes,
             "entries": [_entry_status(state) for state in loaded.states.values()],
             "fallbacks": self.fallbacks(),
@@ -258,10 +260,7 @@ class Dispatcher:
 
     def _permits(self, entry: TableEntry) -> bool:
         """Whether the kill switch, as it is at this moment, lets a kernel run."""
-        try:
-            kill = read_kill_switch(self._environ)
-        except KillSwitchError:
-            return False
+        kill = read_kill_switch(self._environ)
         return not (kill.kernels or entry.domain.operator in kill.denied or kill.denies(entry))
 
     def _note_failed(self) -> None:
@@ -296,11 +295,9 @@ class Dispatcher:
 
     def _read_kill_switch(self, text: tuple[str, str]) -> None:
         self._kill_text = text
-        try:
-            self.kill = read_kill_switch(self._environ)
-        except KillSwitchError as error:
-            self.kill = KillSwitch(kernels=True)
-            self.refusals.append(Refusal(self.generation.number, "*", "*", str(error)))
+        before, self.kill = self.kill, read_kill_switch(self._environ)
+        if self.kill.problem not in ("", before.problem):
+            self.refusals.append(Refusal(self.generation.number, "*", "*", self.kill.problem))
         with self._lock:
             self._permitted.clear()
             self._publish()

@@ -100,10 +100,6 @@ class InconsistentGenerationError(GristmillError):
         self.operator = operator
 
 
-class KillSwitchError(GristmillError):
-    """The local kill switch holds a word that means nothing."""
-
-
 class MembershipError(GristmillError):
     """A process was not told which fleet it belongs to, or by something that cannot be."""
 

@@ -17,6 +17,7 @@ from gristmill import forked_child
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
 from gristmill.generation import Generation
+from gristmill.kill_switch import KillSwitch
 from gristmill.poll_schedule import PollSchedule
 
 STOP_S = 5.0
@@ -89,6 +90,8 @@ class Host:
         self.inherited = False
         """Whether this is a forked child's copy of its parent's."""
         self._warned = False
+        self._kill: KillSwitch | None = None
+        """As it was when it was looked at last, for what is to be told of it."""
 
     def start(self) -> None:
         """Polls at once and then as `PollSchedule` says, on a daemon thread.
@@ -154,6 +157,8 @@ class Host:
         if self.inherited:
             return self._told_inherited()
         swap = self._dispatcher.step_boundary()
+        if self._dispatcher.kill is not self._kill:
+            self._tell_kill_switch()
         if swap is None:
             return None
         now = _candidates(self._dispatcher.generation)
@@ -162,6 +167,13 @@ class Host:
         event = HostEvent(kind, swap.generation, {"previous": swap.previous, "entries": swap.entries})
         self._emit(event)
         return event
+
+    def _tell_kill_switch(self) -> None:
+        """Says once what of it was not understood, so that no kernels run."""
+        told, self._kill = self._kill.problem if self._kill else "", self._dispatcher.kill
+        if self._kill.problem not in ("", told):
+            detail = {"reason": self._kill.problem}
+            self._emit(HostEvent("warning", self._dispatcher.generation.number, detail))
 
     def _told_inherited(self) -> HostEvent | None:
         """Says once that a child serves without kernels."""

@@ -58,3 +58,19 @@ def test_it_says_whether_models_can_be_called(monkeypatch, environ, good, told):
         monkeypatch.setenv(name, value)
     row = doctor._examine("language models", doctor._models, None)
     assert row.good is good and told in row.detail
+
+
+@pytest.mark.parametrize(
+    ("said", "good", "told"),
+    [
+        ("", True, "says nothing; words in GRISTMILL_KILL or "),
+        ("deny=softmax", True, "says deny=softmax; "),
+        ("deny=soft", False, "found 'deny=soft'"),
+    ],
+)
+def test_it_names_the_words_of_the_kill_switch(monkeypatch, tmp_path, said, good, told):
+    monkeypatch.setenv("GRISTMILL_KILL", said)
+    monkeypatch.setenv("GRISTMILL_KILL_FILE", str(tmp_path / "kill"))
+    row = doctor._examine("kill switch", doctor._kill_switch, None)
+    assert row.good is good and told in row.detail
+    assert all(word in row.detail for word in ("off", "baseline-only", "deny=", "rms_norm", "12 digits"))

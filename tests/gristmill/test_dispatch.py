@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from gristmill.dispatch import Dispatcher
-from gristmill.errors import KillSwitchError
 from gristmill.generation import Generation
 from gristmill.hook import Hook, Instruments
 from gristmill.kernel_table import TableEntry
@@ -227,15 +226,32 @@ def test_one_kernel_is_denied_by_a_file_in_a_running_host(
 
 
 def test_an_unknown_kill_word_stops_kernels(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
-    with pytest.raises(KillSwitchError):
-        Engine(environ={"GRISTMILL_KILL": "please"})
     engine = Engine()
     engine.serve(make_generation(1, make_entry("rms_norm", 1, 8)))
-    engine.environ["GRISTMILL_KILL"] = "please"
+    for _ in range(2):
+        engine.environ["GRISTMILL_KILL"] = "please"
+        engine.dispatcher.step_boundary()
+        engine.norm(4)
+        assert engine.entry["hits"] == 0
+        status = engine.dispatcher.status()
+        assert "please" in status["kill"] and "please" in status["refusals"][-1]["reason"]
+        engine.environ["GRISTMILL_KILL"] = "please "
+        engine.dispatcher.step_boundary()
+        assert len(engine.dispatcher.refusals) == 1, "the same is said once"
+    del engine.environ["GRISTMILL_KILL"]
     engine.dispatcher.step_boundary()
     engine.norm(4)
-    assert engine.entry["hits"] == 0
-    assert "please" in engine.dispatcher.status()["refusals"][0]["reason"]
+    assert engine.entry["hits"] == 1 and engine.dispatcher.status()["kill"] == ""
+
+
+def test_an_engine_starts_whatever_the_kill_switch_says(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    engine = Engine(environ={"GRISTMILL_KILL": "please"})
+    engine.dispatcher.stage(make_generation(1, make_entry("rms_norm", 1, 8)))
+    engine.dispatcher.step_boundary()
+    engine.norm(4)
+    assert engine.own_calls == 1 and not engine.dispatcher.hits()
+    (refusal,) = engine.dispatcher.status()["refusals"]
+    assert "please" in refusal["reason"] and "baseline-only" in refusal["reason"]
 
 
 def test_training_stays_with_the_engine(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:

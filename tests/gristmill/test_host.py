@@ -211,6 +211,26 @@ def test_warnings_are_told_once_each(dispatcher: Dispatcher) -> None:
     assert [(event.kind, event.detail["reason"]) for event in events] == [("warning", "look here")]
 
 
+def test_a_kill_switch_that_means_nothing_is_told_once(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    environ = {"GRISTMILL_KILL": "of"}
+    misspelt = Dispatcher(environ=environ)
+    events: list[HostEvent] = []
+    host = Host(ScriptedChannel(make_generation(1, make_entry("rms_norm", 1, 8))), misspelt, events.append)
+
+    def warnings() -> list[str]:
+        for _ in range(3):
+            host.poll_once()
+            host.boundary()
+        return [event.detail["reason"] for event in events if event.kind == "warning"]
+
+    (told,) = warnings()
+    assert "found 'of', expected off" in told
+    environ["GRISTMILL_KILL"] = "baseline-only"
+    assert len(warnings()) == 1
+    environ["GRISTMILL_KILL"] = "deny=rmsnorm"
+    assert "'deny=rmsnorm'" in warnings()[1]
+
+
 def test_stopping_does_not_wait_for_a_poll_that_hangs(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "STOP_S", 0.01)
     polling, released = threading.Event(), threading.Event()

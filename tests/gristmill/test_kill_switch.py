@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.errors import KillSwitchError
 from gristmill.kill_switch import KillSwitch, read_kill_switch
 
 
@@ -26,10 +25,29 @@ def test_known_words(value: str, expected: KillSwitch) -> None:
     assert read_kill_switch({}) == KillSwitch()
 
 
-@pytest.mark.parametrize("value", ["on", "OFF", "deny", "deny=", "true"])
-def test_unknown_words_are_refused(value: str) -> None:
-    with pytest.raises(KillSwitchError, match="expected off, baseline-only or deny"):
-        read_kill_switch({"GRISTMILL_KILL": value})
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("on", "OFF", "deny", "deny=", "true", "baseline_only", "off!", "deny=off", "rms_norm", "# off"),
+        *("deny=rmsnorm", "deny=RMS_NORM", "deny=rms_norm.float32", "deny=rms_norm,,softmax", "deny=rms_norm softmax"),
+        *("deny=" + "a" * 11, "deny=" + "a" * 65, "deny=" + "g" * 12, "deny: rms_norm"),
+    ],
+)
+def test_unknown_words_stop_kernels(value: str) -> None:
+    switch = read_kill_switch({"GRISTMILL_KILL": value})
+    assert switch.kernels and not switch.sampling
+    assert switch.problem.startswith("GRISTMILL_KILL: found ")
+    assert "expected off, baseline-only, or deny=" in switch.problem
+    assert "\n" not in switch.problem
+
+
+def test_what_is_understood_holds_beside_what_is_not() -> None:
+    """A bad line must not weaken a good one."""
+    assert read_kill_switch({"GRISTMILL_KILL": "off", "GRISTMILL_KILL_FILE": __file__}).sampling
+
+
+def test_digests_are_taken_as_people_paste_them() -> None:
+    assert read_kill_switch({"GRISTMILL_KILL": f"deny= {'AB' * 6} "}).digests == {"ab" * 6}
 
 
 @pytest.fixture
@@ -48,16 +66,44 @@ def test_the_file_holds_the_same_words_one_per_line_and_adds_to_the_variable(fil
     assert read_kill_switch(environ) == KillSwitch(denied=frozenset({"softmax"}))
 
 
-@pytest.mark.parametrize("damage", ["folder", "link to itself", "pipe", "garbage", "word"])
-def test_a_file_that_can_not_be_understood_is_refused(file: Path, damage: str) -> None:
-    """In a running host a refused switch stops all kernels."""
+@pytest.mark.parametrize("damage", ["folder", "link to itself", "dangling link", "pipe", "garbage", "word", "long"])
+def test_a_file_that_can_not_be_understood_stops_kernels(file: Path, damage: str) -> None:
     if damage == "folder":
         file.mkdir()
-    elif damage == "link to itself":
-        file.symlink_to(file)
+    elif damage.endswith("link") or damage.startswith("link"):
+        file.symlink_to(file if damage == "link to itself" else file.with_name("nowhere"))
     elif damage == "pipe":
         os.mkfifo(file)
     else:
-        file.write_bytes(b"\xff\x00" if damage == "garbage" else b"please")
-    with pytest.raises(KillSwitchError, match="kill file"):
-        read_kill_switch({"GRISTMILL_KILL_FILE": str(file)})
+        contents = {"garbage": b"\xff\x00", "word": b"please", "long": b"deny=softmax\n" * 10_000}
+        file.write_bytes(contents[damage])
+    switch = read_kill_switch({"GRISTMILL_KILL_FILE": str(file)})
+    assert switch.kernels and switch.problem.startswith(f"kill file {file}: ")
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_a_file_that_is_closed_to_this_process_stops_kernels(
+    file: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As for an engine that is not root; tests may be."""
+    file.write_text("deny=softmax")
+    real, opened = os.access, os.open
+
+    def access(path: str, mode: int, **more: bool) -> bool:
+        closed = place == "folder" and (str(path) == str(file) or (str(path) == str(file.parent) and mode == os.X_OK))
+        return not closed and real(path, mode, **more)
+
+    def open_(path: Path, *arguments: int, **more: int) -> int:
+        if str(path) == str(file):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(os, "open", open_)
+    switch = read_kill_switch({"GRISTMILL_KILL_FILE": str(file)})
+    assert switch.kernels and "unreadable: " in switch.problem
+
+
+def test_no_file_and_no_folder_say_nothing(tmp_path: Path) -> None:
+    for path in (tmp_path / "kill", tmp_path / "nowhere" / "kill", Path(__file__) / "kill"):
+        assert read_kill_switch({"GRISTMILL_KILL_FILE": str(path)}) == KillSwitch()
