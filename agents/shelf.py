@@ -43,7 +43,9 @@ UNUSED_FOR_MS = 86_400_000
 """So long a source without an entry is kept: whoever wrote it may be about to write the entry."""
 
 MOST = 1 << 53
-"""Of any count, and of milliseconds since the epoch."""
+"""Of any count."""
+LAST_MS = 253_402_300_799_999
+"""Since the epoch: of the last day that has a date."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -121,9 +123,18 @@ def complaint(contents: Contents) -> str:
     sums = [part for r in contents.records for part in (r.evidence.log_ratios, r.evidence.squares)]
     if not all(abs(part) <= MOST for part in sums):
         return f"evidence beyond {MOST}"
-    if not all(0 <= number <= MOST for number in (*times_ms, *counts)):
-        return f"a time or a count that is not from 0 to {MOST}"
+    if not all(0 <= number <= MOST for number in counts):
+        return f"a count that is not from 0 to {MOST}"
+    if not all(0 <= time_ms <= LAST_MS for time_ms in times_ms):
+        return f"a time that is not from 0 to {LAST_MS} ms"
     return ""
+
+
+def complaint_of_shelf(shelf: Shelf) -> str:
+    """The same of a shelf. With a horizon behind what it holds it would take in nothing any more."""
+    if shelf.horizon_ms > min((folded.written_ms for folded in shelf.folded), default=0):
+        return f"a horizon of {shelf.horizon_ms} ms, behind segments that it holds"
+    return complaint(shelf.contents)
 
 
 def holds(shelf: Shelf, name: str, written_ms: int) -> bool:

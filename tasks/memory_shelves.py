@@ -152,7 +152,7 @@ class MemoryShelves:
         try:
             shelf = records.parse(Shelf, stored.content, key)
             if (shelf.schema, shelf.family) == (SCHEMA, family):
-                _check(shelf.contents, key)
+                _check(shelves.complaint_of_shelf(shelf), key)
                 return _Found(shelf, stored.etag)
             self._warn(key, f"schema {shelf.schema} of {shelf.family!r}")
         except MalformedRecordError as error:
@@ -177,7 +177,7 @@ class MemoryShelves:
             try:
                 segment = records.parse(Segment, read(self._store, key, MAX_SEGMENT_BYTES), key)
                 if (segment.schema, segment.family, segment_name(segment)) == (SCHEMA, family, name):
-                    _check(segment.contents, key)
+                    _check(shelves.complaint(segment.contents), key)
                     whole[name] = segment
                     continue
                 self._warn(key, "it is not what its name says")
@@ -237,9 +237,8 @@ def segment_name(segment: Segment) -> str:
     return f"{segment.written_ms:015d}-{records.digest(segment)[:32]}"
 
 
-def _check(contents: Contents, key: str) -> None:
+def _check(complaint: str, key: str) -> None:
     """Raises MalformedRecordError for what would fail every fold that it is in."""
-    complaint = shelves.complaint(contents)
     if complaint:
         raise MalformedRecordError(f"{key}: {complaint}")
 

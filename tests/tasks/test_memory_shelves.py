@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -274,13 +274,13 @@ def test_a_compaction_that_always_loses_the_race_ends(directory: DirectoryStore)
     memory.add(*segment(0, judged(0)))
 
     def meddle(shelf: Shelf) -> Shelf:
-        other = dataclasses.replace(shelves.empty(FAMILY), horizon_ms=next(counter))
+        other = dataclasses.replace(shelves.empty(FAMILY), unused={"d" * 64: next(counter)})
         directory.put(f"{ROOT}{FAMILY}/shelf.json", records.canonical_json(other))
         return shelf
 
     counter = itertools.count(1)
     with contextlib.suppress(StopIteration):
-        assert memory.compact(FAMILY, meddle).horizon_ms == next(counter) - 1
+        assert memory.compact(FAMILY, meddle).unused == {"d" * 64: next(counter) - 1}
     assert tried(memory.read(FAMILY).contents) == 1
 
 
@@ -289,6 +289,7 @@ def test_a_compaction_that_always_loses_the_race_ends(directory: DirectoryStore)
     [
         {"gains": (1, 0, 0)},
         {"as_of_ms": 10**400},
+        {"as_of_ms": 10**15},
         {"tried": -1},
         {"evidence": Evidence(1.0, -5.0, 1.0, 1.0)},
         {"evidence": Evidence(1.0, 1.0, 1e308, 1e308)},
@@ -310,12 +311,20 @@ def test_a_segment_that_does_not_add_up_is_left_out_with_one_warning(
     assert tried(memory.compact(FAMILY).contents) == 1 and keys(directory, "segments/") == []
 
 
-def test_a_shelf_that_does_not_add_up_is_kept_aside(directory: DirectoryStore) -> None:
+def short_of_bars(shelf: Shelf) -> Shelf:
+    record = dataclasses.replace(shelf.contents.records[0], gains=(1,))
+    return dataclasses.replace(shelf, contents=dataclasses.replace(shelf.contents, records=(record,)))
+
+
+def closed(shelf: Shelf) -> Shelf:
+    return dataclasses.replace(shelf, horizon_ms=1 << 50)
+
+
+@pytest.mark.parametrize("spoil", [short_of_bars, closed])
+def test_a_shelf_that_does_not_add_up_is_kept_aside(directory: DirectoryStore, spoil: Callable[[Shelf], Shelf]) -> None:
     memory = kept(directory)
     memory.add(*segment(0, judged(0)))
-    shelf = memory.compact(FAMILY)
-    record = dataclasses.replace(shelf.contents.records[0], gains=(1,))
-    spoilt = dataclasses.replace(shelf, contents=dataclasses.replace(shelf.contents, records=(record,)))
+    spoilt = spoil(memory.compact(FAMILY))
     directory.put(f"{ROOT}{FAMILY}/shelf.json", records.canonical_json(spoilt))
     memory.add(*segment(1, judged(1)))
     assert tried(kept(directory).compact(FAMILY).contents) == 1
