@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agents import shelf as shelves
-from agents.memory import SCHEMA, Contents, Segment, Shelf
+from agents.memory import SCHEMA, Segment, Shelf
 from gristmill import records
 from gristmill.errors import (
     MalformedRecordError,
