@@ -26,13 +26,12 @@ from typing import Self
 from agents import recall
 from agents import shelf as shelves
 from agents.memory import SCHEMA, Contents, Lesson, Recollection, Segment, family_of
-from gristmill import durable_file, records
 from gristmill.errors import GristmillError, MalformedRecordError
 from gristmill.hardware import Hardware
 from gristmill.store import ObjectStore
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
-from tasks import object_store
+from tasks import object_store, recollection_file
 from tasks.memory_shelves import MemoryShelves
 from tasks.memory_spool import MemorySpool, Parcel
 from tasks.settings import Settings
@@ -212,14 +211,13 @@ class SearchMemory:
 
     def _keep_copy(self, recalled: Recollection) -> None:
         with contextlib.suppress(OSError):
-            self._copies.mkdir(parents=True, exist_ok=True)
             path = self._copy_path(recalled.operator, recalled.dtype, recalled.hardware)
-            durable_file.write(path, records.canonical_json(recalled))
+            recollection_file.write(path, recalled)
 
     def _copy(self, question: _Question) -> Recollection:
         path = self._copy_path(question.operator, question.dtype, question.hardware)
         try:
-            return records.parse(Recollection, path.read_bytes(), path.name)
+            return recollection_file.read(path)
         except FileNotFoundError:
             return Recollection(question.operator, question.dtype, question.hardware)
         except (OSError, MalformedRecordError) as error:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.memory import Lesson, Memory, Recollection
-from gristmill import durable_file, records
 from gristmill.errors import MalformedRecordError
 from gristmill.hardware import Hardware
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
+from tasks import recollection_file
 
 PREFIX = "recalled-"
 
@@ -29,10 +29,9 @@ class SteadyRecall:
     def recall(self, operator: str, dtype: str, hardware: Hardware) -> Recollection:
         path = self.folder / f"{PREFIX}{operator}-{dtype}.json"
         with contextlib.suppress(OSError, MalformedRecordError):
-            return records.parse(Recollection, durable_file.read(path), path.name)
+            return recollection_file.read(path)
         recalled = self.memory.recall(operator, dtype, hardware)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        durable_file.write(path, records.canonical_json(recalled))
+        recollection_file.write(path, recalled)
         return recalled
 
     def record(self, candidate: Candidate, verdict: Verdict) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.memory import NoMemory, Recollection
+from agents.memory import Evidence, NoMemory, PatternRecord, Recollection
+from gristmill import records
 from gristmill.hardware import Hardware, local_cpu
 from tasks.steady_recall import SteadyRecall, forget
 
@@ -30,7 +31,11 @@ def test_another_life_recalls_the_same_until_the_search_has_finished(tmp_path: P
     assert SteadyRecall(memory, tmp_path / "s").recall("rms_norm", "float32", cpu) != first
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff"])
+RECORD = PatternRecord("rms_norm", "h", "p", 1, 1, 1, 1, (0,) * 11, 1.0, Evidence(1.0, -5.0), 1)
+IMPOSSIBLE = records.canonical_json(Recollection("rms_norm", "float32", "h", (RECORD,)))
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", IMPOSSIBLE])
 def test_a_damaged_recollection_is_recalled_anew(tmp_path: Path, damage: bytes) -> None:
     memory, cpu = Growing(), local_cpu()
     SteadyRecall(memory, tmp_path).recall("rms_norm", "float32", cpu)
