@@ -25,7 +25,13 @@ CELL_NS = 10 * 10**9
 """Of the finest grid, on which cell 0 begins with 1970."""
 MAX_ENTRIES = 20_000
 """Numbers of calls by stream, cell and bin; about 250 kB of JSON."""
+MAX_CELLS = 16_384
+"""From the first to the last, called in or not; at the finest 45 hours. One host whose clock is wrong must not cost the
+others' windows more memory than that.
+"""
 MAX_LEVEL = 32
+MAX_NUMBER = 1 << 63
+"""Of anything counted: what hosts write are 64-bit integers."""
 EXACT_TOKENS = 256
 SIGNIFICANT_BITS = 4
 """Of numbers of tokens above `EXACT_TOKENS`."""
@@ -157,6 +163,8 @@ def from_record(record: SketchRecord) -> Sketch:
     Raises:
         MalformedRecordError: lists that belong together differ in length, or a number cannot be.
     """
+    if not 0 <= record.level <= MAX_LEVEL:
+        raise MalformedRecordError(f"sketch: level {record.level}, expected 0 to {MAX_LEVEL}")
     counts: dict[Entry, int] = {}
     totals: dict[tuple[Stream, int], Amounts] = {}
     for kept in record.streams:
@@ -165,13 +173,18 @@ def from_record(record: SketchRecord) -> Sketch:
         if len(lengths[0]) > 1 or lengths[1] != {len(kept.counts)}:
             raise MalformedRecordError(f"sketch of {kept.subject} {kept.dtype}: its lists differ in length")
         numbers = (*kept.tokens, *kept.calls, *kept.time_ns, *kept.cells, *kept.bins, *kept.counts, record.first_cell)
-        if min(numbers) < 0 or not all(extent > 0 for extent in kept.shape.values()):
-            raise MalformedRecordError(f"sketch of {kept.subject} {kept.dtype}: a number is negative, or an extent 0")
+        extents = tuple(kept.shape.values())
+        last_ns = (record.first_cell + max(kept.cells, default=0)) * (CELL_NS << record.level)
+        if min(*numbers, *extents) < 0 or max(*numbers, *extents, last_ns) >= MAX_NUMBER or 0 in extents:
+            raise MalformedRecordError(
+                f"sketch of {kept.subject} {kept.dtype}: a number, an extent or a time is negative or beyond 63 bits, "
+                "or an extent is 0"
+            )
         for tokens, calls, time_ns in zip(kept.tokens, kept.calls, kept.time_ns, strict=True):
             totals[stream, tokens] = (calls, time_ns)
         for cell, bin_, calls in zip(kept.cells, kept.bins, kept.counts, strict=True):
             counts[stream, record.first_cell + cell, bin_] = calls
-    return Sketch(record.level, counts, totals)
+    return _bounded(Sketch(record.level, counts, totals))
 
 
 def stream_of(operator: str, dtype: str, axes: Mapping[str, int]) -> tuple[Stream, int]:
@@ -228,7 +241,7 @@ def _bounded(sketch: Sketch) -> Sketch:
     """As fine as there is room for. What is too large on one grid was too large on every finer one, and so are sums
     with more in them: the level depends on the observations alone.
     """
-    while len(sketch.counts) > MAX_ENTRIES and sketch.level < MAX_LEVEL:
+    while sketch.level < MAX_LEVEL and (len(sketch.counts) > MAX_ENTRIES or len(sketch.cells) > MAX_CELLS):
         level = sketch.level + 1
         sketch = Sketch(level, _at_level(sketch, level), sketch.totals)
     return sketch

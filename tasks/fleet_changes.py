@@ -94,8 +94,7 @@ def _listed(versions: set[str]) -> str:
 
 def _sampled(store: ObjectStore, settings: Settings, since_ns: int) -> Iterator[Place]:
     for key in store.list(f"spool/{settings.fleet}/"):
-        start_ns = key.rsplit("/", 1)[-1].partition("-")[0]
-        if key.endswith(".parquet") and start_ns.isdecimal() and int(start_ns) >= since_ns:
+        if traffic.sampled_within(key, since_ns):
             yield _place(key)
 
 

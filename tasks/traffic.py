@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 
 MAX_SPOOL_FILE_BYTES = 64 << 20
 NS_PER_HOUR = 3600 * 10**9
+AHEAD_NS = NS_PER_HOUR
+"""By which a host's clock may be ahead of ours. What is dated later is of a clock that is wrong, and would be in every
+window until then.
+"""
 PROFILES = "profiles"
 COMPILED = "compiled"
+KEY_DIGITS = 16
+"""Of a profile's digest, in the name of its object."""
 SEASONS = (timedelta(days=1), timedelta(days=7))
 SEASON_TOLERANCE = timedelta(minutes=30)
 PART_FILES = 64
@@ -129,16 +135,31 @@ def find_profile(store: ObjectStore, settings: Settings, named: str) -> TrafficP
     Raises:
         NoProfileError: there is none of that name, or several.
     """
-    if Path(named).is_file():
-        return parse(Path(named).read_bytes(), named)
-    keys = [key for key in store.list(_folder(PROFILES, settings)) if key.rpartition("-")[2].startswith(named)]
+    if _is_file(named):
+        try:
+            return parse(Path(named).read_bytes(), named)
+        except OSError as error:
+            raise NoProfileError(f"traffic profile {named}: {error.strerror}; name a file that can be read") from None
+    digits = named.lower()[:KEY_DIGITS]
+    keys = [key for key in store.list(_folder(PROFILES, settings)) if _digits_of(key).startswith(digits or "none")]
     if len(keys) != 1:
         found = f"{len(keys)} begin so of those" if keys else "no file, and no digest of one"
         raise NoProfileError(
-            f"traffic profile {named!r}: {found} that was kept for fleet {settings.fleet!r}, model "
+            f"traffic profile {named[:100]!r}: {found} that was kept for fleet {settings.fleet!r}, model "
             f"{settings.model!r}; name a file of ./mill import --out, or digits as ./mill capture shows them"
         )
     return parse(read(store, keys[0]), keys[0])
+
+
+def _digits_of(key: str) -> str:
+    return key.removesuffix(".json").rpartition("-")[2]
+
+
+def _is_file(named: str) -> bool:
+    try:
+        return Path(named).is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _moment(stamp: str) -> datetime:
@@ -150,11 +171,15 @@ def _length(profile: TrafficProfile) -> float:
 
 
 def _spool_keys(store: ObjectStore, settings: Settings, since_ns: int) -> Part:
-    def is_within(key: str) -> bool:
-        start_ns = key.rsplit("/", 1)[-1].partition("-")[0]
-        return key.endswith(".parquet") and start_ns.isdecimal() and int(start_ns) >= since_ns
+    return tuple(key for key in store.list(_folder("spool", settings)) if sampled_within(key, since_ns))
 
-    return tuple(filter(is_within, store.list(_folder("spool", settings))))
+
+def sampled_within(key: str, since_ns: int) -> bool:
+    """Whether it is a spool object whose window began since then, and not after now."""
+    start_ns = key.rsplit("/", 1)[-1].partition("-")[0]
+    if not (key.endswith(".parquet") and start_ns.isdecimal() and len(start_ns) < 20):
+        return False
+    return since_ns <= int(start_ns) <= time.time_ns() + AHEAD_NS
 
 
 def _tallied(store: ObjectStore, keys: Iterable[str]) -> Tally:
@@ -164,7 +189,7 @@ def _tallied(store: ObjectStore, keys: Iterable[str]) -> Tally:
 def _keep(store: ObjectStore, folder: str, profile: TrafficProfile) -> str:
     digest = records.digest(profile)
     stamp = profile.window_end_utc.translate(str.maketrans("", "", ":-"))
-    store.put_new(f"{folder}{stamp}-{digest[:16]}.json", records.canonical_json(profile))
+    store.put_new(f"{folder}{stamp}-{digest[:KEY_DIGITS]}.json", records.canonical_json(profile))
     return digest
 
 

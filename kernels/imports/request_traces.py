@@ -21,6 +21,8 @@ from kernels.imports.trace_file import Tell, silent
 
 REORDERED = 1 << 16
 """Requests that may stand before one that arrived earlier."""
+MAX_ARRIVAL_NS = 1 << 63
+"""The year 2262: hosts tell times in 64 bits."""
 MOONCAKE_BLOCK = 512
 """Tokens per entry of `hash_ids`, each of which stands for all of the prompt up to there."""
 BURSTGPT_FIELDS = ("Timestamp", "Model", "Request tokens", "Response tokens")
@@ -75,12 +77,22 @@ def read(kind: Format, path: Path, reading: Reading, tell: Tell = silent) -> Ite
         TraceError: it cannot be read, or holds no request; file, row and field are named.
     """
     number = 0
-    for request in ordered(kind.requests(path, reading, tell), str(path)):
+    for request in ordered(_dated(kind.requests(path, reading, tell), str(path)), str(path)):
         number += 1
         yield request
     if not number:
         out = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items())
         raise TraceError(f"trace {path}: holds no request that counts" + (f" (left out: {out})" if out else ""))
+
+
+def _dated(requests: Iterable[TracedRequest], name: str) -> Iterator[TracedRequest]:
+    for number, request in enumerate(requests, 1):
+        if not 0 <= request.arrival_ns < MAX_ARRIVAL_NS:
+            raise TraceError(
+                f"trace {name}: request {number} arrived at {request.arrival_ns / 1e9:.0f} s, expected a time from "
+                "1970 to 2262"
+            )
+        yield request
 
 
 def ordered(requests: Iterable[TracedRequest], name: str) -> Iterator[TracedRequest]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -36,6 +37,7 @@ parts = st.lists(observations, min_size=1, max_size=6)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that sums of a few observations are too large for the finest grid."""
     monkeypatch.setattr(sketch, "MAX_ENTRIES", 16)
+    monkeypatch.setattr(sketch, "MAX_CELLS", 90)
 
 
 @given(parts, st.randoms(use_true_random=False))
@@ -67,6 +69,7 @@ def test_no_call_is_lost_and_there_is_no_more_than_there_is_room_for(seen: list[
     assert sum(ns for _, ns in whole.totals.values()) == time_ns.total()
     bins = len({(stream, bin_) for stream, _, bin_ in whole.counts})
     assert len(whole.counts) <= max(sketch.MAX_ENTRIES, bins)
+    assert len(whole.cells) <= sketch.MAX_CELLS
 
 
 @given(observations)
@@ -106,6 +109,7 @@ def test_a_day_of_many_shapes_is_small() -> None:
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
         context.setattr(sketch, "MAX_ENTRIES", 20_000)
+        context.setattr(sketch, "MAX_CELLS", 16_384)
         hours = [
             sketched((s, rng.randrange(1, 8192), t * CELL_NS, 10**6, 10**12) for s in streams for _ in range(99))
             for t in range(0, 8640, 60)
@@ -115,7 +119,36 @@ def test_a_day_of_many_shapes_is_small() -> None:
     assert len(records.canonical_json(day.record())) < 1 << 19
 
 
-@pytest.mark.parametrize("fault", [{"counts": [1, 2]}, {"calls": []}, {"tokens": [-1]}, {"shape": {"hidden": 0}}])
+def test_a_century_between_two_calls_costs_no_memory() -> None:
+    """A host that was once set to another year, or a kept profile that was made up."""
+    apart = SketchRecord(0, 0, sketched([(NORM, 4, 0, 3, 10)]).record().streams)
+    far = dataclasses.replace(apart.streams[0], cells=(0, 9 * 10**8), bins=(8, 8), counts=(3, 3))
+    for found in (
+        sketched([(NORM, 4, 0, 3, 10), (NORM, 4, 100 * 365 * 86_400 * 10**9, 3, 10)]),
+        from_record(dataclasses.replace(apart, streams=(far,))),
+    ):
+        assert len(found.cells) <= sketch.MAX_CELLS and sum(found.counts.values()) == 6
+
+
+@pytest.mark.parametrize("level", [-1, 33, 10**9])
+def test_a_width_that_cannot_be_is_refused(level: int) -> None:
+    with pytest.raises(MalformedRecordError, match="level"):
+        from_record(SketchRecord(level))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"counts": [1, 2]},
+        {"calls": []},
+        {"tokens": [-1]},
+        {"shape": {"hidden": 0}},
+        {"shape": {"hidden": 10**400}},
+        {"counts": [10**400]},
+        {"bins": [1 << 63]},
+        {"cells": [10**9]},
+    ],
+)
 def test_a_sketch_that_cannot_be_is_refused(fault: dict[str, object]) -> None:
     kept = records.encode(sketched([(NORM, 4, 0, 3, 10)]).record())
     kept["streams"][0] |= fault

@@ -88,6 +88,33 @@ def test_other_models_older_windows_and_strangers_files_stay_out(store, chosen, 
         traffic.capture_profile(store, chosen, 3.0)
 
 
+def test_a_host_whose_clock_is_ahead_of_its_time_is_in_no_window(store, chosen, tmp_path: Path) -> None:
+    """Else it would be in every one from now on, and make each last until then."""
+    ours = Fleet(store, tmp_path / "ours")
+    ours.call(4, 10)
+    ours.spool.flush()
+    for days, counts in ((365 * 74, False), (1, False), (1 / 48, True)):
+        ahead_ns = int((datetime.now(UTC) + timedelta(days=days)).timestamp() * 1e9)
+        key = f"spool/chat/tiny/{HARDWARE}/operators/{ahead_ns}-x-1-0.parquet"
+        store.put_new(key, b"not parquet")
+        if counts:
+            with pytest.raises(SpoolObjectError, match=str(ahead_ns)):
+                traffic.capture_profile(store, chosen, 1.0)
+        else:
+            assert [w.axes["tokens"] for w in traffic.capture_profile(store, chosen, 1.0).workloads] == [4]
+
+
+def test_a_profile_is_found_by_as_many_digits_as_one_likes_and_by_no_empty_name(store, chosen) -> None:
+    digest = traffic.keep_profile(store, chosen, profile(rms_norm(1)))
+    for digits in (8, 12, 16, 17, 64):
+        assert traffic.find_profile(store, chosen, digest[:digits]) == profile(rms_norm(1))
+        assert traffic.find_profile(store, chosen, digest[:digits].upper()) == profile(rms_norm(1))
+    for wrong in ("", ".json", "none", "x" * 5000, "\0", "/", digest[:15] + "x"):
+        with pytest.raises(NoProfileError) as told:
+            traffic.find_profile(store, chosen, wrong)
+        assert len(str(told.value)) < 500 and "\n" not in str(told.value)
+
+
 def test_an_empty_spool_is_one_clear_line(store, chosen) -> None:
     with pytest.raises(EmptyProfileError, match="sampling on") as raised:
         traffic.capture_profile(store, chosen, 1.0)

@@ -131,6 +131,17 @@ def test_cached_tokens_of_spans(tmp_path: Path) -> None:
         ("azure", "TIMESTAMP,ContextTokens\n1,2", "GeneratedTokens"),
         ("azure", AZURE + "2023-11-16 18:17:04,x,1\n", "row 4, field ContextTokens"),
         ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "no request"),
+        (
+            "azure",
+            AZURE + "9999-12-31 23:59:59.9,5,1\n",
+            "request 3 arrived at 253402300800 s, expected",
+        ),
+        (
+            "azure",
+            AZURE + "1960-01-01 00:00:00.0,5,1\n",
+            "request 3 arrived at -315619200 s, expected",
+        ),
+        ("otel", json.dumps(export(span(2**63, "1", "1"))), "expected a time from 1970 to 2262"),
         ("mooncake", '{"timestamp": 1, "input_length": 5}', "output_length"),
         ("mooncake", '{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": ["a"]}', "hash_ids"),
         ("mooncake", AZURE, "row 1: not JSON"),
