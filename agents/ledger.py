@@ -34,6 +34,7 @@ from types import TracebackType
 from typing import Self
 
 from agents import process_identity
+from agents.account import Account, Counted, account
 from agents.caps import RESOURCES, UNITS, BudgetCaps, Caps
 from agents.errors import BudgetSpentError, LedgerError
 from agents.spending import Amount
@@ -62,40 +63,6 @@ CREATE TABLE caps (scope TEXT PRIMARY KEY, {", ".join(f"{name} REAL" for name in
 """
 DAY = "day"
 """Scope of the daily caps; those of a search are `search ID`."""
-
-
-@dataclass(frozen=True)
-class Account:
-    """Where one search, or one day, stands."""
-
-    name: str
-    """Id of the search, or the day."""
-    caps: Caps
-    """As they were last set."""
-    spent: Amount
-    """What was abandoned included."""
-    in_flight: Amount
-    abandoned: Amount
-    """Set aside for calls whose process died before it could say what they cost."""
-    calls: int = 0
-    """Settled."""
-    calls_in_flight: int = 0
-    calls_abandoned: int = 0
-
-    @property
-    def remaining(self) -> Caps:
-        return self.caps.left(self.spent + self.in_flight)
-
-
-@dataclass(frozen=True)
-class Counted:
-    """An open reservation, as others see it."""
-
-    search: str
-    day: str
-    purpose: str
-    amount: Amount
-    abandoned: bool
 
 
 class Ledger:
@@ -151,7 +118,7 @@ class Ledger:
             names = {scope.removeprefix(_scope("")) for scope in caps if scope != DAY}
         names |= set(spent) | {entry.search for entry in open_}
         return tuple(
-            _account(name, caps.get(_scope(name), Caps()), spent, [e for e in open_ if e.search == name])
+            account(name, caps.get(_scope(name), Caps()), spent, [e for e in open_ if e.search == name])
             for name in sorted(names)
         )
 
@@ -161,7 +128,7 @@ class Ledger:
             spent, open_ = _spent(connection, "day"), _open(connection)
             caps = _caps(connection).get(DAY, Caps())
         names = {self.today(), *spent, *(entry.day for entry in open_)}
-        return tuple(_account(name, caps, spent, [e for e in open_ if e.day == name]) for name in sorted(names))
+        return tuple(account(name, caps, spent, [e for e in open_ if e.day == name]) for name in sorted(names))
 
     def open_reservations(self) -> tuple[Counted, ...]:
         """The oldest first."""
@@ -352,13 +319,6 @@ def _caps(connection: sqlite3.Connection) -> dict[str, Caps]:
         caps = Caps(*values)
         found[scope] = replace(caps, tokens=None if caps.tokens is None else int(caps.tokens))
     return found
-
-
-def _account(name: str, caps: Caps, spent: dict[str, tuple[Amount, int]], open_: list[Counted]) -> Account:
-    settled, calls = spent.get(name, (Amount(), 0))
-    gone, flying = ([entry.amount for entry in open_ if entry.abandoned is state] for state in (True, False))
-    abandoned = sum(gone, Amount())
-    return Account(name, caps, settled + abandoned, sum(flying, Amount()), abandoned, calls, len(flying), len(gone))
 
 
 def _counts(amount: Amount, purpose: str) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ from gristmill import records
 from tasks.settings import from_environment
 
 if TYPE_CHECKING:
+    from agents.account import Account, Counted
     from agents.caps import BudgetCaps
-    from agents.ledger import Account, Counted
 
 HEADERS = ("", "resource", "cap", "spent", "in flight", "remaining", "calls")
 SHOWN = 12
