@@ -141,6 +141,9 @@ def test_drift_and_a_new_model_engine_or_device_start_a_budgeted_compile() -> No
     assert labels["prefect.resource.id"].startswith(matched["prefect.resource.id"].removesuffix("*"))
     assert matched["gristmill.hardware"] == labels["gristmill.hardware"]
     given = compile_deployment["parameters"]
+    told_every_s = 600
+    assert trigger["within"] > given["budget_s"] + told_every_s, "one run for what is told again while it runs"
+    assert trigger["for_each"] == ["prefect.resource.id"] and trigger["threshold"] == 1, "of each model"
     assert given["daily_s"] and given["only_if_moved"] and given["publish_to"] == "canary"
 
 
