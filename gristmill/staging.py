@@ -110,6 +110,8 @@ class StagedGeneration:
         kernel = None
         if not problem:
             kernel, problem = self._tried(watchdog, site, entry, extents)
+            if kernel is not None and problem:  # it ran, and was wrong: no other table has it tried again
+                self.failed[digest] = f"has failed in this process before: {problem}"
         if kernel is None or problem:
             self.refusals.append(Refusal(self.generation.number, site.operator, entry.candidate, problem))
             return None
@@ -254,7 +256,9 @@ def _smoke_test(route: Route, extents: range, beat: Callable[[], None]) -> str:
         )
         hook = Hook(Instruments(_Trial(route, extent), None), site, lambda *_: outputs, lambda *_: ())
         if not hook.call(*inputs):
-            return f"smoke test at {site.axes(extent)}: {route.state.last_failure or 'its domain refused dense inputs'}"
+            if not route.state.last_failure:
+                raise NativeKernelError(f"smoke test at {site.axes(extent)}: its domain refused dense inputs")
+            return f"smoke test at {site.axes(extent)}: {route.state.last_failure}"
         problem = route.compare(extent, inputs, outputs)
         if not problem and route.state.entry.needs_setup:
             for weight in weights:

@@ -107,6 +107,30 @@ def test_a_generation_of_bad_entries_leaves_all_to_the_engine(
     assert (engine.dispatcher.generation.number, engine.dispatcher.status()["entries"]) == (2, [])
 
 
+@pytest.mark.parametrize("macro", ["WRONG_AFTER=0", "REFUSE_AFTER=0"])
+def test_code_that_was_wrong_is_not_tried_again_under_another_table(
+    make_entry: MakeEntry, make_generation: MakeGeneration, macro: str
+) -> None:
+    engine = Engine()
+    entry, path = make_entry("rms_norm", 1, 8, macro)
+    engine.dispatcher.stage(make_generation(1, (entry, path)))
+    anew = replace(entry, candidate="f" * 64, domain=replace(entry.domain, ranges=(AxisRange("tokens", 1, 16),)))
+    (refusal,) = engine.dispatcher.stage(make_generation(2, (anew, path)))
+    assert refusal.reason.startswith("has failed in this process before: smoke test ")
+    assert Engine().dispatcher.stage(make_generation(2, (anew, path)))[0].reason.startswith("smoke test "), "told once"
+
+
+def test_what_could_not_be_loaded_is_tried_again(make_entry: MakeEntry, make_generation: MakeGeneration) -> None:
+    """The cache may have been mended meanwhile; nothing is known of the code."""
+    engine = Engine()
+    entry, path = make_entry("rms_norm", 1, 8)
+    content = path.read_bytes()
+    path.unlink()
+    assert engine.dispatcher.stage(make_generation(1, (entry, path)))
+    path.write_bytes(content)
+    assert engine.dispatcher.stage(make_generation(2, (entry, path))) == ()
+
+
 def overlapping(sound: Generation, make_entry: MakeEntry, make_generation: MakeGeneration) -> Generation:
     return make_generation(2, make_entry("rms_norm", 1, 8), make_entry("rms_norm", 8, 9))
 
