@@ -1,8 +1,8 @@
 """Lessons: what verdicts teach, one line each, and how they are ranked and told.
 
-The text comes from the verdict's evidence by fixed rules, so the same verdict teaches the same. Whatever may hold words
-of a language model (its own lesson, or what a compiler quotes of its program) keeps that model's name as its source; it
-is told between marks, as something that somebody claims.
+The text comes from the verdict's evidence by fixed rules, so the same verdict teaches the same. What may hold words of
+a language model (a compiler quotes its program) keeps that model's name as its source; it is told between marks, as
+something that somebody claims.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from agents.bandit import nearness
 from agents.memory import Lesson
-from gristmill.records import sha256_hex
 from kernels.candidate import Candidate
 from kernels.verdict import Status, Verdict, WorkloadTiming
 
@@ -82,16 +81,6 @@ def lessons_of(candidate: Candidate, verdict: Verdict, hardware: str, now_ms: in
         )
         for found in _findings(candidate, verdict)
     )
-
-
-def written(text: str, *, model: str, operator: str, hardware: str, pattern: str, now_ms: int) -> Lesson | None:
-    """A lesson in a language model's own words; None if nothing is left of them in one clean line."""
-    clean = line(text)
-    topic = "note " + sha256_hex(clean.lower().encode())[:12]
-    if not clean:
-        return None
-    name = line(pattern, MAX_NAME)
-    return Lesson(operator, hardware, name, topic, clean, line(model, MAX_NAME) or "unknown", 0.3, 1, now_ms)
 
 
 def merged(one: Lesson, other: Lesson) -> Lesson:

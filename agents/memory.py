@@ -224,10 +224,6 @@ class Memory(Protocol):
         """Takes in a verdict that was just reached; replayed ones were taken in when they were new."""
         ...
 
-    def teach(self, lesson: Lesson) -> None:
-        """Takes in a lesson that somebody wrote; see `agents.lesson.written`."""
-        ...
-
     def search(self, query: str, limit: int = 8) -> tuple[str, ...]:
         """Lines about lessons, patterns and candidates that the words of `query` fit, the best first. The same memory
         and query give the same lines.
@@ -242,8 +238,6 @@ class NoMemory:
         return Recollection(operator, dtype, hardware.key)
 
     def record(self, candidate: Candidate, verdict: Verdict) -> None: ...
-
-    def teach(self, lesson: Lesson) -> None: ...
 
     def search(self, query: str, limit: int = 8) -> tuple[str, ...]:
         return ()

@@ -25,7 +25,7 @@ from typing import Self
 
 from agents import recall
 from agents import shelf as shelves
-from agents.memory import SCHEMA, Contents, Lesson, Recollection, Segment, family_of
+from agents.memory import SCHEMA, Contents, Recollection, Segment, family_of
 from gristmill.errors import GristmillError, MalformedRecordError
 from gristmill.hardware import Hardware
 from gristmill.store import ObjectStore
@@ -130,25 +130,20 @@ class SearchMemory:
 
     def record(self, candidate: Candidate, verdict: Verdict) -> None:
         learned = shelves.learned(candidate, verdict, self._hardware, self._now_ms())
-        sources = {candidate.digest: candidate} if learned.candidates else {}
-        self._take_in(family_of(candidate.operator), learned, sources)
+        family = family_of(candidate.operator)
+        with self._lock:
+            mine = self._learned[family]
+            mine.contents = shelves.merged(mine.contents, learned)
+            if learned.candidates:
+                mine.sources[candidate.digest] = candidate
+            self._known[family] = shelves.merged(self._known.get(family, Contents()), learned)
         if self._now_ms() - self._saved_ms > EVERY_S * 1000:
             self.save()
-
-    def teach(self, lesson: Lesson) -> None:
-        self._take_in(family_of(lesson.operator), Contents(lessons=(lesson,)), {})
 
     def search(self, query: str, limit: int = 8) -> tuple[str, ...]:
         with self._lock:
             known = [self._known[family] for family in sorted(self._known)]
         return recall.search(known, query, limit)
-
-    def _take_in(self, family: str, learned: Contents, sources: dict[str, Candidate]) -> None:
-        with self._lock:
-            mine = self._learned[family]
-            mine.contents = shelves.merged(mine.contents, learned)
-            mine.sources |= sources
-            self._known[family] = shelves.merged(self._known.get(family, Contents()), learned)
 
     def save(self) -> None:
         """Makes parcels of what was told. What the disk does not take is tried again next time."""

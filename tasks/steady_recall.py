@@ -9,7 +9,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.memory import Lesson, Memory, Recollection
+from agents.memory import Memory, Recollection
 from gristmill.errors import MalformedRecordError
 from gristmill.hardware import Hardware
 from kernels.candidate import Candidate
@@ -36,9 +36,6 @@ class SteadyRecall:
 
     def record(self, candidate: Candidate, verdict: Verdict) -> None:
         self.memory.record(candidate, verdict)
-
-    def teach(self, lesson: Lesson) -> None:
-        self.memory.teach(lesson)
 
     def search(self, query: str, limit: int = 8) -> tuple[str, ...]:
         return self.memory.search(query, limit)

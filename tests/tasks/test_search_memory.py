@@ -9,11 +9,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agents.lesson import written
 from agents.memory import Memory, NoMemory, Recollection
 from gristmill import durable_file
 from gristmill.directory_store import DirectoryStore
@@ -259,13 +259,11 @@ def test_many_segments_are_folded(tmp_path: Path, store: DirectoryStore) -> None
 def test_lessons_and_records_are_found_by_their_words(tmp_path: Path, store: DirectoryStore) -> None:
     with memory_of(tmp_path, always(store)) as memory:
         memory.record(*judged(1, None))
-        note = written(
-            "pad rows to 64 bytes", model="m", operator="rms_norm", hardware=HERE.key, pattern="rows", now_ms=NOW_MS
-        )
-        assert note is not None
-        memory.teach(note)
-        (line,) = memory.search("padding padd pad bytes", 1)
-        assert "m claims, unverified: <<pad rows to 64 bytes>>" in line
+        candidate, verdict = judged(2, None)
+        by_model = replace(candidate, origin=replace(candidate.origin, model="m"))
+        memory.record(by_model, replace(verdict, build_errors="main.cpp:1:1: error: 'padd_rows' was not declared"))
+        (line,) = memory.search("padding padd declared", 1)
+        assert "m claims, unverified: <<does not build (undeclared name): error: 'padd_rows' was not declared>>" in line
         assert any("does not build" in found for found in memory.search("build error"))
         assert memory.search("") == memory.search("zebra") == ()
         assert len(memory.search("rms_norm", 2)) == 2
