@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from gristmill import records
 from gristmill.errors import MalformedRecordError
 from gristmill.workload import VARIABLE_AXES, Workload
 
@@ -30,8 +29,10 @@ MAX_CELLS = 16_384
 others' windows more memory than that.
 """
 MAX_LEVEL = 32
-MAX_NUMBER = 1 << 63
-"""Of anything counted: what hosts write are 64-bit integers."""
+MAX_EXTENT = 1 << 63
+"""Of tokens, times and shapes: what hosts write are 64-bit integers."""
+MAX_SUM = 1 << 96
+"""Of calls and of their time, over all hosts."""
 EXACT_TOKENS = 256
 SIGNIFICANT_BITS = 4
 """Of numbers of tokens above `EXACT_TOKENS`."""
@@ -172,13 +173,13 @@ def from_record(record: SketchRecord) -> Sketch:
         lengths = {len(kept.tokens), len(kept.calls), len(kept.time_ns)}, {len(kept.cells), len(kept.bins)}
         if len(lengths[0]) > 1 or lengths[1] != {len(kept.counts)}:
             raise MalformedRecordError(f"sketch of {kept.subject} {kept.dtype}: its lists differ in length")
-        numbers = (*kept.tokens, *kept.calls, *kept.time_ns, *kept.cells, *kept.bins, *kept.counts, record.first_cell)
         extents = tuple(kept.shape.values())
         last_ns = (record.first_cell + max(kept.cells, default=0)) * (CELL_NS << record.level)
-        if min(*numbers, *extents) < 0 or max(*numbers, *extents, last_ns) >= MAX_NUMBER or 0 in extents:
+        places = (*kept.tokens, *kept.cells, *kept.bins, *extents, record.first_cell, last_ns)
+        sums = (*kept.calls, *kept.time_ns, *kept.counts)
+        if min(*places, *sums) < 0 or max(places) >= MAX_EXTENT or max(sums, default=0) >= MAX_SUM or 0 in extents:
             raise MalformedRecordError(
-                f"sketch of {kept.subject} {kept.dtype}: a number, an extent or a time is negative or beyond 63 bits, "
-                "or an extent is 0"
+                f"sketch of {kept.subject} {kept.dtype}: a number is negative or too large, or an extent is 0"
             )
         for tokens, calls, time_ns in zip(kept.tokens, kept.calls, kept.time_ns, strict=True):
             totals[stream, tokens] = (calls, time_ns)
@@ -254,4 +255,5 @@ def _extents(shape: str) -> dict[str, int]:
 
 
 def _canonical(shape: Mapping[str, int]) -> str:
-    return records.canonical_json(shape).decode()
+    """As `records.canonical_json`."""
+    return json.dumps(shape, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -28,6 +28,8 @@ from kernels.sketch import ANSWERS, PROMPTS, Observation, Sketch
 
 METADATA_PREFIX = "gristmill."
 LONGEST_REQUEST_NS = 3600 * 10**9
+MAX_TIME_NS = 1 << 63
+"""Of the calls of one row."""
 KINDS = {
     "operators": OPERATOR_COLUMNS,
     "requests": REQUEST_COLUMNS,
@@ -278,8 +280,8 @@ def _provenance(name: str, metadata: Mapping[str, str]) -> tuple[Source, frozens
             raise _malformed(name, f"has no metadata {METADATA_PREFIX}{key}")
         facts[key] = metadata[f"{METADATA_PREFIX}{key}"]
     versions = _parse_json(name, "versions", facts.pop("versions"))
-    if not isinstance(versions, dict):
-        raise _malformed(name, f"metadata {METADATA_PREFIX}versions is not a JSON object")
+    if not isinstance(versions, dict) or not _sorted_json(versions).isascii():
+        raise _malformed(name, f"metadata {METADATA_PREFIX}versions is not a JSON object of versions")
     return Source(**facts), frozenset((package, str(version)) for package, version in versions.items())
 
 
@@ -300,6 +302,8 @@ def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, An
             )
         pattern, stream, tokens = _pattern(name, place, row)
         estimated = _estimated(counts, row["one_in"])
+        if estimated.timed_ns >= MAX_TIME_NS:
+            raise _malformed(name, f"{place}: {counts}, one_in={row['one_in']}; expected less than 292 years of time")
         patterns[pattern] = patterns.get(pattern, Counts()).plus(estimated)
         seen.append((stream, tokens, row["window_start_ns"], estimated.calls, estimated.time_ns))
         flush = (row["window_start_ns"], row["host"], row["process"])
@@ -328,9 +332,11 @@ def _known(operator: str, dtype: str, axes: str, layouts: str) -> Known:
     """
     extents = _extents("axes", axes)
     try:
-        pattern = Pattern(operator, dtype, _canonical(extents), _canonical(_layouts(layouts)))
+        pattern = Pattern(operator, dtype, _sorted_json(extents), _canonical_layouts(layouts))
     except MalformedRecordError as error:
         raise _FaultError(f"layouts: {error}") from None
+    if not pattern.layouts.isascii():
+        raise _FaultError(f"layouts: found {layouts[:80]!a}, expected names of element types")
     return Known(pattern, *sketch.stream_of(operator, dtype, extents))
 
 
@@ -413,7 +419,7 @@ def _step_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _axes(name: str, place: str, text: str) -> str:
     """Extents by axis, in canonical form."""
     try:
-        return _canonical(_extents(place, text))
+        return _sorted_json(_extents(place, text))
     except _FaultError as fault:
         raise _malformed(name, str(fault)) from None
 
@@ -423,9 +429,13 @@ def _extents(place: str, text: str) -> dict[str, int]:
         axes = json.loads(text)
     except (ValueError, RecursionError):
         raise _FaultError(f"{place}: found {text[:80]!r}, expected JSON") from None
-    if not isinstance(axes, dict) or not all(type(extent) is int and extent > 0 for extent in axes.values()):
-        raise _FaultError(f"{place}: found {text[:80]}, expected extents of at least 1 by name")
+    if not isinstance(axes, dict) or not all(_is_extent(name, extent) for name, extent in axes.items()):
+        raise _FaultError(f"{place}: found {text[:80]!a}, expected extents of at least 1 by name")
     return axes
+
+
+def _is_extent(name: str, extent: Any) -> bool:
+    return name.isascii() and type(extent) is int and 0 < extent < sketch.MAX_EXTENT
 
 
 def _parse_json(name: str, place: str, text: str) -> Any:
@@ -435,8 +445,16 @@ def _parse_json(name: str, place: str, text: str) -> Any:
         raise _malformed(name, f"{place}: found {text[:80]!r}, expected JSON") from None
 
 
-def _canonical(value: Any) -> str:
-    return records.canonical_json(value).decode()
+def _sorted_json(value: Any) -> str:
+    """As `records.canonical_json`, of what is JSON already."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _canonical_layouts(text: str) -> str:
+    """Hosts write it so; then it need not be written again."""
+    layouts = _layouts(text)
+    as_written = _sorted_json([vars(one) for one in layouts])
+    return text if text == as_written else as_written
 
 
 def _malformed(name: str, fault: str) -> SpoolObjectError:
@@ -461,7 +479,21 @@ def _edge(ends: Ends, calls: int) -> Edge:
 
 @lru_cache(maxsize=1 << 16)
 def _layouts(text: str) -> tuple[TensorLayout, ...]:
-    return records.parse(tuple[TensorLayout, ...], text, "list")
+    try:
+        found = json.loads(text)
+        plain = [_layout(**one) for one in found]
+    except (ValueError, TypeError, RecursionError):
+        plain = [None]
+    if None in plain:  # another form, or none: what is wrong is told there
+        return records.parse(tuple[TensorLayout, ...], text, "list")
+    return tuple(plain)
+
+
+def _layout(shape: Any, strides: Any, dtype: Any) -> TensorLayout | None:
+    """The layout of exactly these; None if one of them is of another kind. There are as many as call patterns."""
+    if type(shape) is type(strides) is list and type(dtype) is str and all(type(n) is int for n in (*shape, *strides)):
+        return TensorLayout(tuple(shape), tuple(strides), dtype)
+    return None
 
 
 def _joined(versions: Iterable[tuple[str, str]]) -> dict[str, str]:

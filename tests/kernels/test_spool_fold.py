@@ -22,10 +22,11 @@ from gristmill.sequence import Edge, StepTimes
 from gristmill.site import Site
 from gristmill.spool import COLUMNS, Identity, Spool
 from gristmill.store import read
-from gristmill.workload import dense
-from kernels import catalogue, inputs, spool_fold
+from gristmill.workload import TensorLayout, dense
+from kernels import catalogue, inputs, sketch, spool_fold
+from kernels.drift import drift
 from kernels.errors import EmptyProfileError, SpoolObjectError
-from kernels.profile import Quantiles, TrafficProfile
+from kernels.profile import Quantiles, TrafficProfile, parse
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -376,6 +377,45 @@ MALFORMED: dict[str, tuple[Callable[[], tuple[str, bytes]], str]] = {
     "accepted negative": (lambda: spool_file([request_row(5, 1, accepted="[-1]")], "requests"), "never rises"),
     "other source": (lambda: spool_file([operator_row()], fleet="batch"), "batch/llama/cpu"),
 }
+
+
+HOSTILE: dict[str, Row] = {
+    "an axis that no text can hold": {"axes": '{"tokens": 4, "\\ud800": 8}'},
+    "an element type that no text can hold": {"layouts": '[{"shape":[4],"strides":[1],"dtype":"\\ud800"}]'},
+    "an extent beyond 64 bits": {"axes": '{"tokens": 4, "hidden": 1' + "0" * 40 + "}"},
+    "a time that nobody has": {"timed_ns": (1 << 63) - 1, "one_in": 17},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_one_host_cannot_write_what_no_profile_can_keep(case: str) -> None:
+    with pytest.raises(SpoolObjectError, match=r"operators/.*row 1"):
+        spool_fold.fold([spool_file([operator_row(), operator_row(**HOSTILE[case])])])
+    with pytest.raises(SpoolObjectError, match="versions"):
+        spool_fold.fold([spool_file([operator_row()], versions={"torch": "\ud800"})])
+
+
+def test_the_most_that_hosts_can_count_is_kept_and_read_again() -> None:
+    most = operator_row(calls=(1 << 63) - 1, timed_calls=(1 << 63) - 1, timed_ns=(1 << 63) - 1, one_in=0)
+    profile = spool_fold.fold([spool_file([most]), spool_file([most])])
+    kept = parse(records.canonical_json(profile), "profile")
+    assert kept == profile and sum(sketch.from_record(kept.sketch).counts.values()) == 2 * most["calls"]
+    assert not drift(kept, profile).exceeds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"dtype":"float32","shape":[4,8],"strides":[8,1]}]',
+        '[{"strides": [8, 1], "shape": [4, 8], "dtype": "float32"}]',
+        "[]",
+    ],
+)
+def test_layouts_are_read_as_records_are(text: str) -> None:
+    slow = records.parse(tuple[TensorLayout, ...], text, "list")
+    profile = spool_fold.fold([spool_file([operator_row(layouts=text)])])
+    assert profile.workloads[0].inputs == slow
+    assert records.canonical_json(profile.workloads[0].inputs) == records.canonical_json(slow)
 
 
 @pytest.mark.parametrize("case", MALFORMED)
