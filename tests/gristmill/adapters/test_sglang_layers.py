@@ -66,7 +66,7 @@ class TestSglang(AdapterContract):
 
         from gristmill.adapters import sglang
 
-        settings = ServerArgs.__dataclass_fields__
+        settings = inspect.signature(ServerArgs).parameters
         read = ("tp_size", "pp_size", "dp_size", "speculative_algorithm", "enable_torch_compile", "disaggregation_mode")
         assert set(read) <= set(settings)
         source = inspect.getsource(sglang.never_run)

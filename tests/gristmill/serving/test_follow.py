@@ -12,19 +12,12 @@ from typing import Any
 
 import pytest
 
-from gristmill import records
-from gristmill.directory_store import DirectoryStore
-from gristmill.domain import AxisRange, Domain
 from gristmill.hardware import local_cpu
-from gristmill.kernel_table import Artifact, FileRef, KernelTable, TableEntry
 from gristmill.sidecar import main as sidecar
 from gristmill.status_report import StatusReport, read_reports
 from gristmill.trust import Channel
-from registry.keys import create_keys
-from registry.promotion import Decision
-from registry.publication import publish
-from registry.repository import Repository
 from registry.rollback import roll_back
+from tests.gristmill.publisher import Publisher
 
 ROOT = Path(__file__).resolve().parents[3]
 CHANNEL = Channel("canary", "demo", "reference", local_cpu().key)
@@ -37,12 +30,9 @@ class Follower:
     """A serving process in the middle of an endless replay, and the registry that it follows."""
 
     def __init__(self, folder: Path, sidecar: bool = False) -> None:
-        (folder / "store").mkdir()
-        self.store = DirectoryStore(folder / "store")
-        self.keyring = create_keys(folder / "keys")
-        root_file = folder / "root.json"
-        root_file.write_bytes(Repository(self.store, self.keyring).initialise())
-        self.where = [f"--root-file={root_file}", f"--cache-dir={folder}/cache"]
+        publisher = Publisher(folder, CHANNEL)
+        self.store, self.keyring, self.promote = publisher.store, publisher.keyring, publisher.promote
+        self.where = [f"--root-file={publisher.root_file}", f"--cache-dir={folder}/cache"]
         if not sidecar:
             self.where.append(f"--store={self.store.url}")
         self.popen = subprocess.Popen(
@@ -71,28 +61,6 @@ class Follower:
     def hits(self) -> dict[str, int]:
         self.send(command="status", id="s")
         return {entry["candidate"]: entry["hits"] for entry in self.until("result")["result"]["entries"]}
-
-    def promote(self, shared_object: bytes) -> tuple[str, int]:
-        """Publishes an rms_norm kernel; returns its candidate and the generation."""
-
-        def ref(path: str, content: bytes) -> FileRef:
-            return FileRef(path, records.sha256_hex(content), len(content))
-
-        source = b"// source of " + records.sha256_hex(shared_object).encode()
-        files = {records.sha256_hex(content): content for content in (shared_object, source, b"{}")}
-        entry = TableEntry(
-            domain=Domain("rms_norm", "float32", (AxisRange("tokens", 1, 64),)),
-            candidate=records.sha256_hex(source),
-            object=ref("kernel.so", shared_object),
-            needs_setup=False,
-            sources=(ref("main.cpp", source),),
-            ratio="2.0",
-            ratio_low="1.5",
-        )
-        table = KernelTable("rms_norm", "float32", CHANNEL.hardware, (entry,))
-        artifact = Artifact(table, {"torch": "any"}, ref("evidence.json", b"{}"), "2026-12-01T00:00:00+00:00")
-        done = publish(self.store, self.keyring, CHANNEL, [artifact], files, lambda new, old: Decision(True, "test"))
-        return entry.candidate, done.number
 
     def latest_report(self) -> StatusReport:
         (received,) = read_reports(self.store, CHANNEL)
