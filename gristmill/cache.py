@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from gristmill import durable_file, folder_lock, records, revocation, trust
+from gristmill import durable_file, folder_lock, machine, records, revocation, trust
 from gristmill.errors import CacheError, MalformedRecordError, RollbackError, TrustError
+from gristmill.machine import Binding
 from gristmill.revocation import Revocations
 
 R = TypeVar("R")
@@ -214,6 +215,23 @@ class Cache:
                 )
         return {**before, **seen}
 
+    def bind_host(self) -> None:
+        """Names this host anew where the folder has come from another machine, so that no two hosts report under one
+        name or draw one cohort. To be called once per process, under the lock, before the name is used.
+        """
+        host = self.host_id()
+        try:
+            known = self._load(Binding, self._binding_path)
+        except CacheError:
+            known = None
+        if known is not None and known.host == host and machine.differ(known.marks, machine.marks(host)):
+            (self.folder / "host_id").unlink()
+            host = self.host_id()
+        kept = known.marks if known is not None and known.host == host else {}
+        binding = Binding(host, {**kept, **machine.marks(host)})
+        if binding != known:
+            self._write(self._binding_path, records.canonical_json(binding))
+
     def host_id(self) -> str:
         """A random name for this host's reports, made once, or anew after damage; says nothing of the machine."""
         path = self.folder / "host_id"
@@ -223,6 +241,10 @@ class Cache:
             made = secrets.token_hex(32)
             self._write(path, made.encode())
             return made
+
+    @property
+    def _binding_path(self) -> Path:
+        return self.folder / "host_machine.json"
 
     @property
     def _revoked_path(self) -> Path:

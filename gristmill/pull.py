@@ -59,7 +59,7 @@ class Puller(Follower):
         self._store = object_store
         self._etag: str | None = None
         self._full_refresh_at_s = 0.0
-        self._polled = False
+        self._polled = self._bound = False
         self._followed: GenerationRecord | None = None
         """The state that was proven and handed out last."""
         self._handed: _Handed | None = None
@@ -150,6 +150,9 @@ class Puller(Follower):
 
     def _refresh(self, timestamp: bytes, names: frozenset[str] | None, reader: StoreReader) -> Generation | None:
         """Follows a timestamp just read; what is new to load in the state that it leads to."""
+        if not self._bound:
+            self.cache.bind_host()
+            self._bound = True
         current = metadata_client.refresh(self.cache, self._setting, self._root, reader, timestamp)
         self._expires = current.expires
         self._turn_to(current.channel)

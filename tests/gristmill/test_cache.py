@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from gristmill import machine
 from gristmill.cache import Cache, GenerationRecord
 from gristmill.errors import CacheError, GristmillError, RollbackError, TrustError
 from gristmill.records import sha256_hex
@@ -95,3 +97,78 @@ def test_a_damaged_high_water_mark_says_what_where_and_what_to_do(cache: Cache, 
 def test_channels_have_safe_names(parts: tuple[str, str, str, str]) -> None:
     with pytest.raises(GristmillError, match=r"slash|relative path"):
         Channel(*parts)
+
+
+class TestMachines:
+    @pytest.fixture
+    def names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+        """Files that say which machine this is."""
+        found = {"product_uuid": tmp_path / "product_uuid", "machine_id": tmp_path / "machine-id"}
+        monkeypatch.setattr(machine, "SOURCES", found)
+        return found
+
+    @staticmethod
+    def bound(cache: Cache) -> str:
+        with cache.locked():
+            cache.bind_host()
+        return cache.host_id()
+
+    @pytest.mark.parametrize("copied", ["product_uuid", "machine_id", ""])
+    def test_a_copy_on_another_machine_is_another_host(
+        self, cache: Cache, tmp_path: Path, names: dict[str, Path], copied: str
+    ) -> None:
+        for path in names.values():
+            path.write_text("1" * 32)
+        first = self.bound(cache)
+        assert self.bound(cache) == first
+        shutil.copytree(cache.folder, tmp_path / "copy")
+        for name in names.keys() - {copied}:
+            names[name].write_text("2" * 32)
+        copy = Cache(tmp_path / "copy")
+        second = self.bound(copy)
+        assert second != first and len(second) == 64
+        assert self.bound(copy) == second
+        for path in names.values():
+            path.write_text("1" * 32)
+        assert self.bound(cache) == first, "the other stays what it was"
+
+    def test_what_a_process_may_not_read_says_nothing(self, cache: Cache, names: dict[str, Path]) -> None:
+        first = self.bound(cache)
+        names["machine_id"].write_text("1" * 32)
+        assert self.bound(cache) == first
+        names["product_uuid"].write_text("3" * 32)  # by a process of root's
+        assert self.bound(cache) == first
+        names["product_uuid"].unlink()
+        assert self.bound(cache) == first
+        names["product_uuid"].write_text("4" * 32)
+        assert self.bound(cache) != first, "it was remembered meanwhile"
+
+    @pytest.mark.parametrize("content", ["", "uninitialized\n", "\xff" * 32])
+    def test_what_names_no_machine_is_not_taken_for_a_name(
+        self, cache: Cache, names: dict[str, Path], content: str
+    ) -> None:
+        names["machine_id"].write_text("1" * 32)
+        first = self.bound(cache)
+        names["machine_id"].write_bytes(content.encode("latin-1"))
+        assert self.bound(cache) == first
+
+    def test_nothing_that_is_kept_tells_which_machine_it_is(self, cache: Cache, names: dict[str, Path]) -> None:
+        other = Cache(cache.folder.parent / "other")
+        with other.locked():
+            pass
+        names["machine_id"].write_text("0123456789abcdef" * 2)
+        hosts = {self.bound(cache), self.bound(other)}
+        kept = [path.read_text() for one in (cache, other) for path in one.folder.glob("host_*")]
+        assert len(hosts) == 2 and len(kept) == 4
+        plain = sha256_hex(b"0123456789abcdef" * 2)
+        assert not any(name in text for text in kept for name in ("0123456789abcdef", plain))
+        assert len(set(kept)) == 4, "two folders of one machine have nothing in common"
+
+    @pytest.mark.parametrize("damage", [b"", b"{", b"[]"])
+    def test_a_damaged_binding_is_made_anew(self, cache: Cache, names: dict[str, Path], damage: bytes) -> None:
+        names["machine_id"].write_text("1" * 32)
+        first = self.bound(cache)
+        (cache.folder / "host_machine.json").write_bytes(damage)
+        assert self.bound(cache) == first
+        names["machine_id"].write_text("2" * 32)
+        assert self.bound(cache) != first

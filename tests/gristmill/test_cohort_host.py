@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from gristmill import cohort, records, trust
+from gristmill import cohort, machine, records, trust
 from gristmill.cohort import AUTO, CohortPolicy
 from gristmill.errors import StoreUnreachableError, TrustError
 from gristmill.generation import Generation
@@ -218,3 +219,28 @@ class TestWhoMayDecide:
         with pytest.raises(TrustError, match="5000 thousandths of fleet chat"):
             fleet.hosts[0].poll()
         assert served(fleet.host(0).last_good()) == "s:1"
+
+
+def test_a_host_that_was_copied_to_another_machine_draws_its_own_cohort(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = tmp_path / "machine-id"
+    monkeypatch.setattr(machine, "SOURCES", {"machine_id": name})
+    name.write_text("1" * 32)
+    fleet.share(500)
+    fleet.world.publish("rms_norm", b"code 1")
+    fleet.poll()
+    for number in range(HOSTS):
+        shutil.copytree(fleet.world.folder / f"host {number}", fleet.world.folder / f"host {number + HOSTS}")
+    name.write_text("2" * 32)
+    (tries, *_) = [host for host in fleet.hosts if host.channel == CANARY]
+    assert tries._followed is not None
+    salt = cohort.salt_of(trust.parse_index(tries.cache.find(tries._followed.index_sha256) or b"", CANARY))
+    for number, host in enumerate(fleet.hosts):
+        folder = fleet.world.folder / f"host {number + HOSTS}"
+        copy = Puller(fleet.world.store, host._root, CANARY.fleet, CANARY.model, CANARY.hardware, AUTO, folder)
+        copy.last_good()
+        copy.poll()
+        assert copy.cache.host_id() != host.cache.host_id()
+        chosen = cohort.in_cohort(copy.cache.host_id(), CANARY, salt, 500)
+        assert copy.channel.name == ("canary" if chosen else "stable")

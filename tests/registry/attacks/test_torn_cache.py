@@ -104,6 +104,7 @@ def cached(template: tuple[Path, bytes]) -> Path:
         "generations",
         "high_water.json",
         "host_id",
+        "host_machine.json",
         "lock",
         "tuf",
     }
