@@ -168,7 +168,8 @@ def apart(hour: Served, rng: random.Random) -> Compared:
     between = rng.randint(0, spare - before)
     starts = [before, before + blocks + between]
     rng.shuffle(starts)
-    return Compared(hour.name, drift(*(hour.window(start, blocks) for start in starts)))
+    one, other = (hour.window(start, blocks) for start in starts)
+    return Compared(hour.name, drift(one, other))
 
 
 def dealt(hour: Served, rng: random.Random) -> Compared:
@@ -186,7 +187,7 @@ def across(one: Served, other: Served, rng: random.Random) -> Compared:
     blocks = _length(rng, min(one.blocks, other.blocks))
     windows = [hour.window(rng.randint(0, hour.blocks - blocks), blocks) for hour in (one, other)]
     rng.shuffle(windows)
-    return Compared(f"{one.name}, {other.name}", drift(*windows))
+    return Compared(f"{one.name}, {other.name}", drift(windows[0], windows[1]))
 
 
 def _length(rng: random.Random, most: int) -> int:

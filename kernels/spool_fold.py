@@ -7,6 +7,7 @@ number of them; adding is associative and commutative, so files may arrive late,
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import json
@@ -479,14 +480,12 @@ def _edge(ends: Ends, calls: int) -> Edge:
 
 @lru_cache(maxsize=1 << 16)
 def _layouts(text: str) -> tuple[TensorLayout, ...]:
-    try:
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
         found = json.loads(text)
-        plain = [_layout(**one) for one in found]
-    except (ValueError, TypeError, RecursionError):
-        plain = [None]
-    if None in plain:  # another form, or none: what is wrong is told there
-        return records.parse(tuple[TensorLayout, ...], text, "list")
-    return tuple(plain)
+        plain = [layout for one in found if (layout := _layout(**one))]
+        if len(plain) == len(found):
+            return tuple(plain)
+    return records.parse(tuple[TensorLayout, ...], text, "list")  # of another form, or none: there it is told what
 
 
 def _layout(shape: Any, strides: Any, dtype: Any) -> TensorLayout | None:
