@@ -58,6 +58,8 @@ FOUND = OperatorSearch("rms_norm", "float32", 9.0, 9.0, 2, 5, {"faster": 3}, (1.
 RESULT = SearchResult("s1", "d" * 64, (), (FOUND,), "")
 NOBODY = "http://127.0.0.1:9"
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 
 @pytest.fixture(params=["MLflow", "this host"])
 def settings(request: pytest.FixtureRequest, home: Path) -> Settings:
