@@ -23,13 +23,15 @@
 #include <unistd.h>
 
 #include "chain.h"
+#include "concurrency.h"
 #include "gristmill_kernel.h"
+#include "leaks.h"
+#include "packing.h"
 #include "protocol.h"
 #include "settings.h"
 
 #define SECCOMP_MODE_FILTER 2
 #define LINK_BYTES (1u << 19) /* four times `LINKED_BYTES` of harness/layout.py, for what alignment adds */
-#define SLACK 0xA5
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
@@ -54,13 +56,6 @@ typedef struct {
     uint64_t filled; /* so many bytes from the beginning have all their pages */
 } region;
 
-/* Pages of one set's packed weights, which end shortly before one that nobody may touch. They begin at a multiple of 64 and
- * of no more, as a host has it. */
-typedef struct {
-    uint8_t *pages, *start;
-    size_t room, bytes;
-} packing;
-
 static struct {
     plan_request head;
     plan_tensor tensors[MAX_TENSORS];
@@ -72,6 +67,7 @@ static struct {
     uint8_t *shared[MAX_TENSORS]; /* of linked calls: an activation's place, whatever set is called */
     packing *packed;
     chain order;
+    const void *last_packed;
 } plan;
 
 /* Two views of one memory. */
@@ -130,7 +126,7 @@ static uint32_t load(const uint8_t *payload, size_t bytes) {
 
 static void forget_plan(void) {
     for (uint32_t k = 0; plan.packed && k < plan.head.sets; k++)
-        if (plan.packed[k].room) munmap(plan.packed[k].pages, plan.packed[k].room + (size_t)page);
+        give_back(&plan.packed[k]);
     free(plan.packed);
     plan.packed = NULL;
     memset(plan.shared, 0, sizeof plan.shared);
@@ -226,6 +222,7 @@ static uint32_t make_plan(const uint8_t *payload) {
     if (plan.guarded && preceded) mprotect(starts[0] - page, (size_t)page, PROT_NONE);
     plan.order.outputs = plan.order.inputs = 0;
     plan.order.linked = plan.head.linked;
+    plan.order.last = -1;
     for (uint32_t i = 0; i < count; i++) {
         const plan_tensor *tensor = &plan.tensors[i];
         uint8_t *region_start = starts[i >= plan.head.inputs];
@@ -243,37 +240,6 @@ static uint32_t make_plan(const uint8_t *payload) {
     }
     plan.packed = calloc(plan.head.sets, sizeof *plan.packed);
     return plan.packed ? DONE : say(FAILED, "no memory");
-}
-
-/* Writable pages for so many bytes, with a pattern around them; 0 if there are none. */
-static int make_room(packing *packed, size_t bytes) {
-    size_t size = (bytes + 63) / 64 * 64;
-    if (size % 128 == 0) size += 64;
-    const size_t room = (size + (size_t)page - 1) / (size_t)page * (size_t)page;
-    if (packed->room != room) {
-        if (packed->room) munmap(packed->pages, packed->room + (size_t)page);
-        packed->room = 0;
-        uint8_t *pages = mmap(NULL, room + (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (pages == MAP_FAILED) return 0;
-        mprotect(pages + room, (size_t)page, PROT_NONE);
-        packed->pages = pages;
-        packed->room = room;
-    }
-    packed->start = packed->pages + room - size;
-    packed->bytes = bytes;
-    mprotect(packed->pages, room, PROT_READ | PROT_WRITE);
-    memset(packed->pages, SLACK, (size_t)(packed->start - packed->pages));
-    memset(packed->start + bytes, SLACK, size - bytes);
-    return 1;
-}
-
-static int spilled(const packing *packed) {
-    const uint8_t *end = packed->pages + packed->room;
-    for (const uint8_t *at = packed->pages; at < end; at++) {
-        if (at == packed->start) at += packed->bytes;
-        if (at < end && *at != SLACK) return 1;
-    }
-    return 0;
 }
 
 static uint32_t set_up(const uint32_t *numbers, size_t count) {
@@ -309,11 +275,32 @@ static uint32_t run(uint8_t *payload) {
         const int64_t number = chain_step(order);
         for (uint32_t i = 0; i < count; i++)
             plan.frame[i].data = plan.shared[i] ? plan.shared[i] : plan.starts[i] + (uint64_t)number * plan.tensors[i].pitch;
-        call.packed = plan.packed[number].start;
+        call.packed = plan.last_packed = plan.packed[number].start;
         const int32_t code = candidate.run(&call);
         if (code) return say(REFUSED, "gm_run returned %d inside its own domain; expected 0", code);
     }
     return DONE;
+}
+
+/* What shows only in calls that nobody times: the last one repeated, and two at once on sets of their own. */
+static uint32_t review(void) {
+    static gm_tensor frames[2][MAX_TENSORS];
+    caller both[2];
+    const uint32_t inputs = plan.head.inputs, count = inputs + plan.head.outputs;
+    const gm_call last = {plan.frame, plan.frame + inputs, plan.scalars, plan.last_packed};
+    if (plan.order.last < 0) return DONE;
+    const int64_t leaked = leaked_bytes(candidate.run, &last);
+    if (leaked) return say(REFUSED, "leaked %lld bytes of memory in each call: free what you allocate", (long long)leaked);
+    for (uint32_t which = 0; which < 2; which++) {
+        for (uint32_t i = 0; i < count; i++) {
+            frames[which][i] = plan.frame[i];
+            frames[which][i].data = plan.starts[i] + which * plan.tensors[i].pitch;
+        }
+        const gm_call call = {frames[which], frames[which] + inputs, plan.scalars, plan.packed[which].start};
+        both[which] = (caller){candidate.run, call, (int)plan.head.outputs, {NULL}, NULL, 0};
+    }
+    if (!disturb_each_other(both)) return DONE;
+    return say(REFUSED, "gave other answers when two threads called it at once: keep what a call needs on its stack, or per thread");
 }
 
 static settings loaded;
@@ -324,13 +311,12 @@ static uint32_t carry_out(uint32_t kind, uint8_t *payload, size_t bytes) {
         case SETUP: return set_up((const uint32_t *)payload, bytes / 4);
         case PLAN: return make_plan(payload);
         case LOAD: return load(payload, bytes);
+        case REVIEW: return review();
         default: return DONE;
     }
 }
 
-/* Carries out a request, and sees that the candidate leaves all settings as they were: the arithmetic always, the others
- * where no time is taken.
- */
+/* Carries out a request, and sees that all settings are left as they were: arithmetic always, others where no time is taken. */
 static uint32_t answer(uint32_t kind, uint8_t *payload, size_t bytes) {
     const int wholly = kind == LOAD || (plan.head.guarded && (kind == SETUP || kind == RUN));
     settings before, after;

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <locale.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -37,6 +38,7 @@ enum {
     UMASK,
     RESOURCE_LIMITS,
     ATTRIBUTES,
+    DESCRIPTORS,
     SETTINGS
 };
 
@@ -56,6 +58,7 @@ static const char *const setting_names[SETTINGS] = {
     "the umask",
     "a resource limit",
     "an attribute of the process (prctl)",
+    "the set of open descriptors",
 };
 
 #define LEFT_CHANGED "left %s changed: an engine shares it with its kernels, so restore it before you return"
@@ -143,6 +146,21 @@ static inline uint64_t settings_attributes(void) {
     return digest;
 }
 
+enum { DESCRIPTORS_SEEN = 256 };
+
+static inline uint64_t settings_descriptors(void) {
+    struct pollfd asked[DESCRIPTORS_SEEN];
+    struct rlimit limit = {DESCRIPTORS_SEEN, 0};
+    uint64_t digest = DIGEST_START;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const int most = limit.rlim_cur < DESCRIPTORS_SEEN ? (int)limit.rlim_cur : DESCRIPTORS_SEEN; /* poll takes no more */
+    for (int fd = 0; fd < most; fd++) asked[fd] = (struct pollfd){fd, 0, 0};
+    if (poll(asked, (nfds_t)most, 0) < 0) return 0;
+    for (int fd = 0; fd < most; fd++)
+        if (!(asked[fd].revents & POLLNVAL)) digest = settings_digest(digest, &fd, sizeof fd);
+    return digest;
+}
+
 static inline void settings_of_thread(settings *s) {
     s->value[ARITHMETIC] = settings_arithmetic();
     s->value[STACK_OF_X87] = settings_x87();
@@ -198,6 +216,7 @@ static inline void settings_read(settings *s) {
         s->value[RESOURCE_LIMITS] = settings_digest(s->value[RESOURCE_LIMITS], &limit, sizeof limit);
     }
     s->value[ATTRIBUTES] = settings_attributes();
+    s->value[DESCRIPTORS] = settings_descriptors();
 }
 
 /* The first setting from `first` on that differs, by name; NULL if all are the same. */
