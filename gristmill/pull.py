@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gristmill import metadata_client, revocation
+from gristmill import cache_collection, metadata_client, revocation
 from gristmill.cache import GenerationRecord
 from gristmill.cohort import AUTO
 from gristmill.errors import CacheError, GristmillError, ObjectNotFoundError, StoreError
@@ -162,6 +162,7 @@ class Puller(Follower):
             generation = self._leave()
         if self._setting.name == AUTO:
             self.cache.save_followed(self.channel)
+        cache_collection.collect_if_due(self.cache)
         return generation
 
     def _remainder(self) -> Generation | None:

@@ -101,6 +101,7 @@ def cached(template: tuple[Path, bytes]) -> Path:
     assert {Path(name).parts[0] for name in cache_files(cache.folder)} == {
         "attestations",
         "blobs",
+        "collected",
         "generations",
         "high_water.json",
         "host_id",
