@@ -45,8 +45,10 @@ SETTLE_S = 1.0
 
 
 REST_LOOK_S = 0.001
+REST_LOOKS = 5
+"""In a row in which no thread wants a core: one that works most of the time sleeps in between as well."""
 REST_MOST_S = 0.3
-"""Of processor time, until none of a runner's threads wants a core. Libraries' wait awake for up to a tenth of a second
+"""Of processor time, until a runner's threads are at rest. Libraries' wait awake for up to a tenth of a second
 before they sleep.
 """
 RESTLESS = (
@@ -142,9 +144,11 @@ class Session:
                 return
             self._process.thaw()
             most_ns = scheduling.worked_ns(pid) + REST_MOST_S * 1e9
+            calm = 0
             while scheduling.worked_ns(pid) < most_ns:
                 time.sleep(REST_LOOK_S)
-                if not scheduling.wants_a_core(pid):
+                calm = 0 if scheduling.wants_a_core(pid) else calm + 1
+                if calm == REST_LOOKS:
                     self._process.freeze()
                     return
         except OSError:

@@ -299,6 +299,7 @@ static uint32_t review(void) {
         const gm_call call = {frames[which], frames[which] + inputs, plan.scalars, plan.packed[which].start};
         both[which] = (caller){candidate.run, call, (int)plan.head.outputs, {NULL}, NULL, 0};
     }
+    if (settings_pool_differs()) return say(REFUSED, LEFT_CHANGED, "the floating-point control word of OpenMP's threads");
     if (!disturb_each_other(both)) return DONE;
     return say(REFUSED, "gave other answers when two threads called it at once: keep what a call needs on its stack, or per thread");
 }

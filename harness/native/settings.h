@@ -219,6 +219,26 @@ static inline void settings_read(settings *s) {
     s->value[DESCRIPTORS] = settings_descriptors();
 }
 
+/* Runs a function on every thread of OpenMP's pool, which all kernels of a process share. */
+extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
+
+typedef struct {
+    uint64_t expected;
+    int differ;
+} pool_arithmetic;
+
+static inline void settings_compare_worker(void *data) {
+    pool_arithmetic *pool = data;
+    if (settings_arithmetic() != pool->expected) __atomic_store_n(&pool->differ, 1, __ATOMIC_RELAXED);
+}
+
+/* Whether a thread of the pool computes in another way than this one. */
+static inline int settings_pool_differs(void) {
+    pool_arithmetic pool = {settings_arithmetic(), 0};
+    if (GOMP_parallel) GOMP_parallel(settings_compare_worker, &pool, 0, 0);
+    return pool.differ;
+}
+
 /* The first setting from `first` on that differs, by name; NULL if all are the same. */
 static inline const char *settings_changed(const settings *before, const settings *after, int first) {
     for (int which = first; which < SETTINGS; which++)

@@ -1,4 +1,4 @@
-# trick: prints when it is loaded, sets and restores the number of threads, works through dataclasses and partial functions
+# trick: prints when it is loaded, sets and restores the number of threads, works through partial functions
 # family: style
 # operator: rotary_embedding
 # axes: tokens=2 query_heads=4 key_heads=2 head_dim=32
