@@ -7,15 +7,17 @@ judged before it, in the same search.
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agents.episode import Episode
 from gristmill import records
+from gristmill.errors import MalformedRecordError
 from kernels.candidate import Candidate
 from kernels.verdict import Verdict
 from tasks import journal, mlflow_runs, mlflow_store, mlflow_traces, proposal_record
@@ -33,8 +35,12 @@ DIGEST = re.compile(rf"[0-9a-f]{{{LEAST_DIGEST_CHARS},64}}")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 QUOTABLE = re.compile(r"[\w.:-]{1,200}", re.ASCII)
 """What may stand in a query to MLflow."""
+LOGGER = logging.getLogger(__name__)
 PAGE = 1000
 SUMMARY = "summary.json"
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?", re.ASCII)
+"""A gain in there."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -231,7 +237,11 @@ class LocalHistory:
 
         if not (self._searches_dir / search / "result.json").exists():
             return {}
-        found = results.load(self._settings, search).result.operators
+        try:
+            found = results.load(self._settings, search).result.operators
+        except MalformedRecordError as error:
+            LOGGER.warning("the result of search %s is left out: %s", search, error)
+            return {}
         return {f"{one.operator} {one.dtype}": one.gain for one in found}
 
     def look_over(self, search: str) -> None:
@@ -290,15 +300,16 @@ class MlflowHistory:
     def gains(self, search: str) -> dict[str, float]:
         for run in self._runs(f"tags.search = '{search}' and tags.kind = 'search'"):
             if any(file.path == SUMMARY for file in self._client.list_artifacts(run.info.run_id)):
-                summary = records.parse(dict[str, str], self._text(run.info.run_id, SUMMARY), SUMMARY)
-                return {" ".join(name.rsplit(".", 1)): float(gain) for name, gain in summary.items()}
+                summary = self._record(run.info.run_id, SUMMARY, dict[str, str]) or {}
+                numbers = {name: gain for name, gain in summary.items() if NUMBER.fullmatch(gain)}
+                return {" ".join(name.rsplit(".", 1)): float(gain) for name, gain in numbers.items()}
         return {}
 
     def episodes(self, candidate: Judged) -> list[Episode]:
         traces = self._client.search_traces(
             locations=self._experiments, run_id=candidate.run_id, include_spans=False, order_by=["timestamp_ms ASC"]
         )
-        return [self._artifact(trace.info) for trace in traces]
+        return [found for trace in traces if (found := self._artifact(trace.info)) is not None]
 
     def episode(self, text: str) -> Episode | None:
         if not QUOTABLE.fullmatch(text) or not self._experiments:
@@ -308,14 +319,20 @@ class MlflowHistory:
         )
         return self._artifact(traces[0].info) if traces else None
 
-    def _artifact(self, info: Any) -> Episode:
+    def _artifact(self, info: Any) -> Episode | None:
         """The whole episode; its spans may have been cut."""
         path = mlflow_traces.artifact_path(info.tags[mlflow_traces.EPISODE_TAG])
-        return records.parse(Episode, self._text(info.trace_metadata["mlflow.sourceRun"], path), path)
+        return self._record(info.trace_metadata["mlflow.sourceRun"], path, Episode)
 
-    def _text(self, run_id: str, path: str) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="mill-") as folder:
-            return Path(self._client.download_artifacts(run_id, path, folder)).read_bytes()
+    def _record(self, run_id: str, path: str, kind: type[R]) -> R | None:
+        """An artifact. One that is gone or damaged is left out with a warning, and costs the rest nothing."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="mill-") as folder:
+                content = Path(self._client.download_artifacts(run_id, path, folder)).read_bytes()
+            return records.parse(kind, content, path)
+        except (*outages(), MalformedRecordError) as error:
+            LOGGER.warning("run %s: artifact %s is left out: %s", run_id, path, str(error).splitlines()[0][:200])
+            return None
 
     def _runs(self, query: str) -> list[Any]:
         found: list[Any] = []

@@ -225,3 +225,35 @@ def test_what_was_judged_and_not_sent_is_shown_behind_what_mlflow_has(home: Path
     assert all(one.run_id for one in whole.judged[:-1]) and not whole.judged[-1].run_id
     answer, _ = replay(settings, late.digest)
     assert isinstance(answer, Replay) and [one.digest for one in answer.course][-1] == late.digest
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"id":"x"}', b"\xff", None])
+def test_a_damaged_episode_costs_the_rest_of_the_replay_nothing(
+    home: Path, caplog: pytest.LogCaptureFixture, damage: bytes | None
+) -> None:
+    settings = search(home)
+    spoil(home, f"{EPISODE.id}.json", damage)
+    answer, away = replay(settings, WRITTEN.digest)
+    assert isinstance(answer, Replay) and answer.candidate is not None and answer.episodes == () and not away
+    assert [one.digest for one in answer.lineage] == [PATTERN[3].digest]
+    told = [record.getMessage() for record in caplog.records if record.name == "tasks.replay"]
+    assert len(told) == 1 and f"episodes/{EPISODE.id}.json is left out: " in told[0]
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"rms_norm.float32":"much"}', None])
+def test_a_damaged_summary_costs_the_gains_alone(home: Path, damage: bytes | None) -> None:
+    settings = search(home)
+    spoil(home, "summary.json", damage)
+    (settings.searches_dir / "s1" / "result.json").write_bytes(damage or b"{")
+    answer, away = replay(settings, "s1")
+    assert isinstance(answer, SearchReplay) and len(answer.judged) == len(PATTERN) + 1
+    assert answer.gains == {} and not away
+
+
+def spoil(home: Path, name: str, damage: bytes | None) -> None:
+    """Damages an artifact of MLflow, or removes it."""
+    (path,) = (home / "mlflow-artifacts").rglob(name)
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
