@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from cli import commands, home, interrupt
 from gristmill.errors import GristmillError
+from gristmill.limits import one_line
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,7 +72,7 @@ def _run(command: commands.Command, arguments: Sequence[str]) -> int:
 
 
 def _complain(message: str, exit_code: int = 2) -> int:
-    print(f"mill: {' '.join(message.splitlines())}", file=sys.stderr)
+    print(f"mill: {one_line(' '.join(message.splitlines()))}", file=sys.stderr)
     return exit_code
 
 

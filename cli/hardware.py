@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from gristmill.limits import one_line
 from tasks.settings import Settings
 
 
@@ -42,5 +43,5 @@ def run(settings: Settings, arguments: argparse.Namespace, act: Callable[[Settin
         found = {**outcomes.done, **errors} if several else next(iter(outcomes.done.values()))
         print(json.dumps(found, indent=2))
     for key, why in outcomes.failed.items():
-        print(f"mill: {key}: {why}", file=sys.stderr)
+        print(f"mill: {key}: {one_line(why)}", file=sys.stderr)
     return 2 if outcomes.failed else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.table import compact_table
 from gristmill.kernel_table import KernelTable, TableEntry
+from gristmill.limits import one_line
 from gristmill.records import short
 from gristmill.store import ObjectStore
 from gristmill.trust import ATTESTORS, CHANNELS, Channel
@@ -118,7 +119,7 @@ def show(reader: Reader, name: str, as_json: bool) -> Any:
     print(f"state {entry.sha256}")
     print(f"channel {channel}, number {entry.index.number}")
     print(f"signed by {_who(facts)} at {_when(facts)} UTC")
-    print(f"why: {entry.index.reason}")
+    print(f"why: {one_line(entry.index.reason)}")
     print(f"before: {short(entry.index.previous) if entry.index.previous else 'nothing'}")
     rows = [
         [

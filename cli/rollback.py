@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from cli import hardware
+from cli.amount import whole
 from gristmill.trust import CHANNELS
 from tasks.settings import Settings, from_environment
 
@@ -13,7 +14,7 @@ from tasks.settings import Settings, from_environment
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", choices=CHANNELS, default="canary", help="whose state to undo")
     parser.add_argument(
-        "--to", type=int, help="number of the state to restore (0: no kernels at all); see registry log"
+        "--to", type=whole, help="number of the state to restore (0: no kernels at all); see registry log"
     )
     hardware.configure(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gristmill.limits import one_line
+
 
 def compact_table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
     """Columns as wide as their widest cell, two spaces apart; a column that holds only numbers is aligned to the right.
 
-    Floats are shown with two decimals, None as a dash. Rows have as many cells as there are headers.
+    Floats are shown with two decimals, None as a dash, and characters that a terminal would obey as spaces.
+    Rows have as many cells as there are headers.
     """
     cells = [[_text(value) for value in row] for row in rows]
     columns = list(zip(headers, *cells, strict=True)) if cells else [(header,) for header in headers]
@@ -27,7 +30,7 @@ def compact_table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> s
 def _text(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{value:.2f}" if isinstance(value, float) else one_line(str(value))
 
 
 def _numeric(cell: str) -> bool:

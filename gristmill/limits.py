@@ -43,6 +43,13 @@ def checked(content: bytes, most_bytes: int, what: str) -> bytes:
     return content
 
 
+def one_line(text: str) -> str:
+    """Text without characters that a terminal would obey: it is shown to people, and anybody may have written it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
 def shortened(reason: str) -> str:
-    """A reason that a program has made, cut to `MAX_REASON_CHARS`; what people write is refused instead."""
+    """A reason that a program has made, in one line and cut to `MAX_REASON_CHARS`; what people write is refused when it
+    is too long."""
+    reason = one_line(reason)
     return reason if len(reason) <= MAX_REASON_CHARS else reason[: MAX_REASON_CHARS - 3] + "..."

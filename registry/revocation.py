@@ -46,7 +46,7 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
         KeyFileError: the revocation key, or one that makes changes current, is not here or was replaced.
         ConflictError, RegistryStateError: as `Repository.revoke`.
     """
-    digest, reason = digest.strip().lower(), " ".join(reason.split())
+    digest, reason = digest.strip().lower(), " ".join(limits.one_line(reason).split())
     if len(digest) < SHORTEST or set(digest) - set("0123456789abcdef"):
         raise RevocationError(
             f"{digest[:80]!r} is no digest: expected {SHORTEST} or more of its hexadecimal digits, as ./mill registry "

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from gristmill import cohort, records
+from gristmill import cohort, limits, records
 from gristmill.status_report import StatusReport, TableCounts
 from registry.canary import Outcome, Role, role_of
 from registry.witness import Witness, host_of
@@ -28,7 +28,7 @@ def sentence(looked: Looked) -> str:
         return f"{looked.channel}: tries nothing that stable does not serve; last change: {looked.entry.index.reason}"
     canary = looked.watch.canary
     since = datetime.fromtimestamp(canary.promoted_s, UTC)
-    return (
+    return limits.one_line(
         f"{looked.channel}: generation {canary.number}, promoted {since:%Y-%m-%d %H:%M} UTC, tries "
         f"{', '.join(canary.changed)} on {looked.share_permille / 10:g} % of auto hosts: "
         f"{looked.assessment.outcome.value}: {looked.assessment.reason}"

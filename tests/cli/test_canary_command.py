@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli import __main__ as command_line
-from gristmill.status_report import report
+from gristmill.status_report import Refused, report
 from registry.publication import move
 from tests.registry.canary_world import PROMOTED_S, fleet, utc
 from tests.registry.world import CANARY, World
@@ -92,6 +92,21 @@ def test_a_share_without_the_offline_key_is_refused(mill: Run, world: World) -> 
     code, out, err = mill("--share", "50")
     assert (code, out) == (2, "") and len(err.splitlines()) == 1 and "targets" in err
     assert mill("--act")[0] == 0, "the watch itself does without it"
+
+
+def test_what_hosts_write_is_shown_and_not_obeyed(mill: Run, world: World) -> None:
+    """Reports are unsigned: a host must not move the cursor of whoever looks, nor of whoever reads the log later."""
+    evil = "\x1b[2J\x1b[31mall is well\r\n\u202eno"
+    host = replace(fleet()[0], changes={"problem": evil, "kill": evil}).report(PROMOTED_S + 60)
+    refusal = Refused(3, "rms_norm", "c" * 64, evil)
+    host = replace(host, generation=2, channel="canary", refusals=(refusal,), swapped_utc=utc(time.time()))
+    report(world.store, CANARY, replace(host, created_utc=utc(time.time())))
+    for arguments in ((), ("--act", "--set", "max_mismatches=99")):
+        code, out, _ = mill(*arguments)
+        assert code == 0 and "all is well" in out
+        assert all(line.isprintable() for line in out.splitlines())
+    reason = world.repository.current(CANARY).index.reason  # type: ignore[union-attr]
+    assert "all is well" in reason and reason.isprintable()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.trust import Channel
 from registry.keys import load_keys
 from registry.publication import publish
+from registry.repository import Repository
 from tasks.settings import from_environment
 from tests.registry.world import make_artifact, shared_keys, take
 
@@ -55,3 +56,14 @@ def test_reason_that_is_longer_than_hosts_take(candidate: str, capsys: pytest.Ca
     complaint = capsys.readouterr().err
     assert "expected 500 at most" in complaint and complaint.count("\n") == 1
     assert main(["registry", "log"]) == 0
+
+
+def test_reason_is_one_printable_line(candidate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["revoke", candidate, "--reason", "wrong\n\x1b[31m at\t7"]) == 0
+    settings = from_environment()
+    revoked = Repository(DirectoryStore(Path(settings.store_url.removeprefix("file://"))), load_keys(settings.keys_dir))
+    assert revoked.revoked().reasons == {candidate: "wrong [31m at 7"}
+    capsys.readouterr()
+    assert main(["revoke", candidate, "--reason", "\x1b\n"]) == 2
+    assert main(["revoke", "\x1b[31m" + "f" * 12, "--reason", "wrong"]) == 2
+    assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
