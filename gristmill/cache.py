@@ -22,6 +22,8 @@ from gristmill.machine import Binding
 from gristmill.revocation import Revocations
 
 R = TypeVar("R")
+_OWN_FOLDERS = ("attestations", "blobs", "followed", "generations", "sidecars", "trials", "tuf")
+"""Not the outbox: what engines leave there is believed no further than they are."""
 LOCK_S = 60.0
 """How long another process may hold a cache before this one does without, and tries again later."""
 MEND = "delete it to start from the registry again"
@@ -61,6 +63,19 @@ class Cache:
         self.folder = folder
         self.tuf = folder / "tuf"
         """Belongs to `tuf.ngclient`."""
+        self._warned = False
+
+    def take_warnings(self) -> list[str]:
+        """What somebody should look at, once."""
+        if self._warned:
+            return []
+        folders = (self.folder, *(self.folder / name for name in _OWN_FOLDERS))
+        exposed = [str(folder) for folder in folders if _writable_by_all(folder)]
+        self._warned = bool(exposed)
+        return [
+            f"cache: every user of this machine may write to {', '.join(exposed)}: none brings code into a host, but "
+            "each can keep kernels from it, and make it forget what it has seen and believe an older state; chmod o-w"
+        ] * self._warned
 
     @contextlib.contextmanager
     def locked(self, seconds: float = LOCK_S) -> Iterator[None]:
@@ -273,6 +288,13 @@ class Cache:
             return None
         except (MalformedRecordError, OSError) as error:
             raise CacheError(f"{error}; the file is damaged: {mend}") from None
+
+
+def _writable_by_all(folder: Path) -> bool:
+    try:
+        return bool(folder.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
 
 
 def _remove(path: Path) -> None:

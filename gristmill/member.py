@@ -60,7 +60,7 @@ class Member:
             emit,
             membership.poll_s,
             self._tell_registry,
-            warnings=dispatcher.trials.take_warnings,
+            warnings=lambda: [*dispatcher.trials.take_warnings(), *self._channel.cache.take_warnings()],
         )
         self.decoded = self._reporter.decoded
         """`decoded(tokens, duration_ns)`: to be called after each decode step, for the fleet's tokens/s."""

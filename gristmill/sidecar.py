@@ -1,8 +1,8 @@
 """`gristmill-sidecar`: follows a channel into a cache folder, for engines that have no network and no keys.
 
 The engines read the folder through `cache_reader.CacheReader`, and verify all of it again. Standard output has one line
-of JSON per event: `started`, `taken`, `poll_failed`, `recovered`, `report_failed`, `stopped`. Store credentials come
-from the environment. SIGTERM and SIGINT end it; killed at any moment it leaves the cache whole.
+of JSON per event: `started`, `taken`, `poll_failed`, `recovered`, `report_failed`, `warning`, `stopped`. Store
+credentials come from the environment. SIGTERM and SIGINT end it; killed at any moment it leaves the cache whole.
 """
 
 from __future__ import annotations
@@ -160,6 +160,8 @@ def opened(settings: SidecarSettings, environ: Mapping[str, str], writer: LineWr
     puller = Puller(object_store, root, at.fleet, at.model, at.hardware, at.name, settings.cache_dir, tables)
     with puller.cache.locked():
         puller.cache.host_id()  # engines that may only read the folder could not make it
+    for text in puller.cache.take_warnings():
+        writer.write("warning", reason=text)
     return Sidecar(puller, Outbox(settings.outbox_dir, object_store, at), at, settings.cache_dir, writer)
 
 

@@ -172,3 +172,17 @@ class TestMachines:
         assert self.bound(cache) == first
         names["machine_id"].write_text("2" * 32)
         assert self.bound(cache) != first
+
+
+@pytest.mark.parametrize("exposed", ["", "generations", "trials"])
+def test_a_folder_that_every_user_may_write_to_is_told_once(cache: Cache, exposed: str) -> None:
+    cache.save_generation(CHANNEL, RECORD)
+    for name in ("trials", "outbox"):
+        (cache.folder / name).mkdir()
+    (cache.folder / "outbox").chmod(0o777)
+    (cache.folder / "generations").chmod(0o770)
+    assert cache.take_warnings() == []
+    (cache.folder / exposed).chmod(0o1777)
+    (warning,) = cache.take_warnings()
+    assert f"may write to {cache.folder / exposed}: " in warning and "chmod o-w" in warning
+    assert cache.take_warnings() == []

@@ -237,6 +237,14 @@ class TestOnce:
         assert [event["event"] for event in events] == ["started", "stopped", "started", "taken", "stopped"]
         assert events[3]["tables"] == ["softmax.float32"]
 
+    def test_a_cache_that_everybody_may_write_to(self, folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+        folder.cache.mkdir()
+        folder.cache.chmod(0o777)
+        assert main(folder.arguments("--once")) == 0
+        events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        (warning,) = [event["reason"] for event in events if event["event"] == "warning"]
+        assert str(folder.cache) in warning
+
     def test_a_store_that_is_away(self, folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
         folder.world.publish("rms_norm", b"code 1")
         assert main(folder.arguments("--once")) == 0
