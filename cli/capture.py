@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from flows import steps
     from flows.capture import capture_steps, ranking_rows
+    from kernels.profile import unknown
 
     settings = from_environment()
     captured = steps.run("capture", lambda step: capture_steps(settings, arguments.window_h, step))
@@ -27,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
             "profile": captured.digest,
             "ranked": captured.ranked,
             "drift": captured.drift,
+            "unknown": unknown(captured.profile),
             "operator_share": captured.profile.operator_share,
             "requests": captured.profile.requests,
             "dropped_calls": captured.profile.dropped,
@@ -47,6 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
             "disk took them: look at their space and at the way to the store"
         )
     print(compact_table([list(row.values()) for row in rows], list(rows[0])))
+    strange = unknown(profile)
+    if strange:
+        print(f"{sum(strange.values()):.1%} of the time is in what this release knows nothing of: {', '.join(strange)}")
     drift = captured.drift
     moved = "has drifted: compile again" if drift and drift.exceeds else "is what was compiled for"
     print(

@@ -15,9 +15,9 @@ from itertools import groupby
 from gristmill import records
 from gristmill.errors import MalformedRecordError
 from gristmill.sequence import NO_STEPS, Edge, StepTimes
-from gristmill.workload import Workload
+from gristmill.workload import ITEM_BYTES, Workload
 from kernels import catalogue, inputs
-from kernels.errors import EmptyProfileError, ProfileVersionError
+from kernels.errors import EmptyProfileError, ProfileVersionError, UnknownOperatorError
 from kernels.roofline import Peaks, roofline_ns
 from kernels.sketch import NO_SKETCH, SketchRecord
 
@@ -138,11 +138,11 @@ class RankedOperator:
 
 
 def rank(profile: TrafficProfile, peaks: Peaks) -> tuple[RankedOperator, ...]:
-    """Operators by what they could save, most first.
+    """Operators by what they could save, most first; without those that are not known here, which a host with a newer
+    release may sample (see `unknown`).
 
     Raises:
-        EmptyProfileError: if no time was spent in any workload.
-        UnknownOperatorError: if a workload's operator is not in the catalogue.
+        EmptyProfileError: if no time was spent in any workload, or none in an operator that is known.
     """
     total_ns = profile.time_ns
     if total_ns <= 0:
@@ -153,9 +153,33 @@ def rank(profile: TrafficProfile, peaks: Peaks) -> tuple[RankedOperator, ...]:
         )
     ranked = [
         _ranked(operator, dtype, workloads, total_ns, peaks)
-        for (operator, dtype), workloads in by_operator(profile.workloads).items()
+        for (operator, dtype), workloads in by_operator(filter(_is_known, profile.workloads)).items()
     ]
+    if not ranked:
+        raise EmptyProfileError(
+            f"traffic profile of fleet {profile.fleet!r}, model {profile.model!r}: nothing that this release can "
+            f"compile (./mill operators lists it) takes time; what does is {', '.join(unknown(profile))}"
+        )
     return tuple(sorted(ranked, key=lambda r: (-r.saving_share, r.operator, r.dtype)))
+
+
+def unknown(profile: TrafficProfile) -> dict[str, float]:
+    """Share of the time by operator and dtype that this release knows nothing of, the largest first."""
+    total_ns = profile.time_ns
+    strange = by_operator(one for one in profile.workloads if not _is_known(one))
+    shares = {
+        f"{operator} {dtype}": sum(w.time_ns for w in workloads) / total_ns if total_ns else 0.0
+        for (operator, dtype), workloads in strange.items()
+    }
+    return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _is_known(workload: Workload) -> bool:
+    try:
+        definition = catalogue.operator(workload.operator)
+    except UnknownOperatorError:
+        return False
+    return workload.dtype in ITEM_BYTES and workload.axes.keys() == set(definition.axes)
 
 
 def _ranked(operator: str, dtype: str, workloads: Sequence[Workload], total_ns: int, peaks: Peaks) -> RankedOperator:

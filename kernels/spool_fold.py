@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from kernels.sketch import ANSWERS, PROMPTS, Observation, Sketch
 
 METADATA_PREFIX = "gristmill."
 LONGEST_REQUEST_NS = 3600 * 10**9
+NAME = re.compile(r"[A-Za-z_][\w+.:-]{0,255}", re.ASCII)
+"""Of an operator, a fused one too, and of a dtype."""
 MAX_TIME_NS = 1 << 63
 """Of the calls of one row."""
 KINDS = {
@@ -331,6 +334,7 @@ def _known(operator: str, dtype: str, axes: str, layouts: str) -> Known:
     Raises:
         _FaultError: axes or layouts are not what they must be.
     """
+    _check_names(operator, dtype)
     extents = _extents("axes", axes)
     try:
         pattern = Pattern(operator, dtype, _sorted_json(extents), _canonical_layouts(layouts))
@@ -400,6 +404,10 @@ def _edge_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             raise _malformed(
                 name, f"{place}: output, input and uses must not be negative, calls at least 1, found {row}"[:200]
             )
+        try:
+            _check_names(*filter(None, (row["producer"], row["consumer"])), row["dtype"])
+        except _FaultError as fault:
+            raise _malformed(name, f"{place}, {fault}") from None
         axes = {column: _axes(name, f"{place}, {column}", row[column]) for column in ("producer_axes", "consumer_axes")}
         edges[Ends(*({**row, **axes}[field] for field in Ends._fields))] += row["calls"]
     return {"edges": edges}
@@ -423,6 +431,13 @@ def _axes(name: str, place: str, text: str) -> str:
         return _sorted_json(_extents(place, text))
     except _FaultError as fault:
         raise _malformed(name, str(fault)) from None
+
+
+def _check_names(*names: str) -> None:
+    """Tables and pages show them."""
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise _FaultError(f"operator or dtype: found {name[:80]!a}, expected a name")
 
 
 def _extents(place: str, text: str) -> dict[str, int]:

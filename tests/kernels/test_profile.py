@@ -13,7 +13,7 @@ from gristmill import records
 from gristmill.errors import MalformedRecordError
 from gristmill.workload import Workload
 from kernels import catalogue, inputs
-from kernels.errors import EmptyProfileError, ProfileVersionError, UnknownOperatorError
+from kernels.errors import EmptyProfileError, ProfileVersionError
 from kernels.profile import (
     RankedOperator,
     RequestStatistics,
@@ -21,6 +21,7 @@ from kernels.profile import (
     parse,
     rank,
     split_budget,
+    unknown,
 )
 from kernels.roofline import Peaks, roofline_ns
 
@@ -117,10 +118,18 @@ def test_nothing_timed_is_an_empty_profile() -> None:
             rank(profile, PEAKS)
 
 
-def test_an_operator_that_the_catalogue_lacks_is_named() -> None:
-    stranger = dataclasses.replace(call_pattern("rms_norm", 4, 1, 1), operator="moe")
-    with pytest.raises(UnknownOperatorError, match="'moe'"):
-        rank(traffic(stranger), PEAKS)
+@pytest.mark.parametrize(
+    "strange", [{"operator": "moe"}, {"dtype": "int4"}, {"axes": {"tokens": 4}}, {"axes": {"rows": 4, "hidden": 64}}]
+)
+def test_what_a_newer_host_samples_is_told_and_takes_its_share_and_stops_nothing(strange: dict[str, object]) -> None:
+    known = call_pattern("rms_norm", 4, 10, 1)
+    other = dataclasses.replace(call_pattern("rms_norm", 8, 30, 3), **strange)  # type: ignore[arg-type]
+    profile = traffic(known, other)
+    (ranked,) = rank(profile, PEAKS)
+    assert ranked.operator == "rms_norm" and ranked.time_share == pytest.approx(0.25)
+    assert unknown(profile) == {f"{other.operator} {other.dtype}": pytest.approx(0.75)} and not unknown(traffic(known))
+    with pytest.raises(EmptyProfileError, match=f"what does is {other.operator} {other.dtype}"):
+        rank(traffic(other), PEAKS)
 
 
 savings = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=8).map(

@@ -191,7 +191,17 @@ def test_a_profile_from_before_there_were_edges_is_read() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [{"uses": -1}, {"input": -1}, {"output": -1}, {"calls": 0}, {"producer_axes": "[]"}, {"consumer_axes": "{"}],
+    [
+        {"producer": "<b>"},
+        {"consumer": "\n"},
+        {"dtype": "a b"},
+        {"uses": -1},
+        {"input": -1},
+        {"output": -1},
+        {"calls": 0},
+        {"producer_axes": "[]"},
+        {"consumer_axes": "{"},
+    ],
 )
 def test_a_malformed_edge_is_named(fault: Row) -> None:
     with pytest.raises(SpoolObjectError, match=r"sequences/.*row 1"):
@@ -383,6 +393,10 @@ HOSTILE: dict[str, Row] = {
     "an axis that no text can hold": {"axes": '{"tokens": 4, "\\ud800": 8}'},
     "an element type that no text can hold": {"layouts": '[{"shape":[4],"strides":[1],"dtype":"\\ud800"}]'},
     "an extent beyond 64 bits": {"axes": '{"tokens": 4, "hidden": 1' + "0" * 40 + "}"},
+    "an operator that draws on terminals": {"operator": "norm\x1b[31m"},
+    "an operator of two lines": {"operator": "rms_norm\n"},
+    "an operator that is a page": {"operator": "<script>alert(1)</script>"},
+    "no dtype": {"dtype": ""},
     "a time that nobody has": {"timed_ns": (1 << 63) - 1, "one_in": 17},
 }
 
