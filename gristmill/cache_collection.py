@@ -80,6 +80,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _needed(cache: Cache) -> Iterator[str]:
     """Digests of content, and of manifests that attestations are about."""
+    seen: set[str] = set()
     for path in _files(cache.tuf):
         if path.suffix == ".json":
             yield from (found.decode() for found in _DIGEST.findall(_read(path)))
@@ -89,10 +90,10 @@ def _needed(cache: Cache) -> Iterator[str]:
         record = _parsed(GenerationRecord, _read(path))
         yield from filter(None, vars(record).values())
         index = _index(cache, record.index_sha256)
-        yield from _of_index(cache, index)
+        yield from _of_index(cache, index, seen)
         if index.previous is not None and cache.blob_path(index.previous).exists():
             yield index.previous
-            yield from _of_index(cache, _index(cache, index.previous))
+            yield from _of_index(cache, _index(cache, index.previous), seen)
 
 
 def _index(cache: Cache, sha256: str) -> Index:
@@ -102,9 +103,14 @@ def _index(cache: Cache, sha256: str) -> Index:
     return _parsed(Index, content)
 
 
-def _of_index(cache: Cache, index: Index) -> Iterator[str]:
-    """A manifest that is not there is of a table that no process of this host uses."""
+def _of_index(cache: Cache, index: Index, seen: set[str]) -> Iterator[str]:
+    """A manifest that is not there is of a table that no process of this host uses. One that was seen is not read
+    again: neighbouring generations share most of theirs.
+    """
     for manifest in index.tables.values():
+        if manifest in seen:
+            continue
+        seen.add(manifest)
         yield manifest
         content = cache.find(manifest)
         if content is None and cache.blob_path(manifest).exists():

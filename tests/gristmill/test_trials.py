@@ -260,6 +260,17 @@ class TestStaging:
         engine.norm()
         assert (engine.hits, len(list(tmp_path.iterdir()))) == (1, 1)
 
+    def test_from_the_second_call_on_nothing_stands_between(
+        self, tmp_path: Path, make_entry: MakeEntry, make_generation: MakeGeneration
+    ) -> None:
+        engine = Engine(tmp_path)
+        engine.dispatcher.stage(make_generation(1, make_entry("rms_norm", 1, 8)))
+        engine.dispatcher.step_boundary()
+        engine.norm()
+        (lane,) = engine.dispatcher.active[0].local.lanes.values()
+        assert lane.kernel is not None
+        assert lane.kernel.frame.function is lane.kernel.route.kernel.native.function
+
     def test_a_first_call_that_cannot_be_noted_is_the_engines(
         self, tmp_path: Path, make_entry: MakeEntry, make_generation: MakeGeneration, monkeypatch: pytest.MonkeyPatch
     ) -> None:
