@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -139,7 +140,8 @@ class Conversation:
         ids = []
         for call in calls:
             fresh = PLAIN.fullmatch(call.id) and call.id not in self._call_ids
-            ids.append(call.id if fresh else f"call_{len(self._call_ids)}_{len(self._messages)}")
+            made = (f"call_{number}" for number in itertools.count(len(self._call_ids)))
+            ids.append(call.id if fresh else next(name for name in made if name not in self._call_ids))
             self._call_ids.add(ids[-1])
         return tuple(replace(call, id=name) for call, name in zip(calls, ids, strict=True))
 

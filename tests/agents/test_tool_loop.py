@@ -177,6 +177,15 @@ def test_the_conversation_is_as_providers_want_it() -> None:
     assert made.requests[-1].messages[-1].text == LAST_TURN
 
 
+def test_calls_have_ids_of_their_own_whatever_a_server_calls_them() -> None:
+    turn = calls(*(ToolCall(given, "read_definition", "{}") for given in ("call_1", "", "call_3_2", "\n")))
+    made = world(turn, turn, turn, turns=3)
+    made.agent.propose(brief_for(), 1)
+    told = [m.tool_call_id for m in made.requests[-1].messages if m.role is Role.TOOL]
+    asked = [c.id for m in made.requests[-1].messages for c in m.tool_calls]
+    assert told == asked and len(set(told)) == len(told) == 8
+
+
 @pytest.mark.parametrize(
     ("made_call", "hint"),
     [
