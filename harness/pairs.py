@@ -45,8 +45,8 @@ def time_trial(
 ) -> PairedTiming:
     """Pairs of batches until the policy's stop rule is content; outputs of every timed batch are looked at.
 
-    One more batch holds stress values where a candidate expects traffic: where weights are large, and take long to copy,
-    only if `disguised`. Samples go to `verification`, which is to be finished.
+    One more batch holds stress values where a candidate expects traffic; where weights are large, and take long to
+    copy, only if `disguised`. Samples go to `verification`, which is to be finished.
 
     Raises:
         Finding: a timed call was wrong, or took a time that cannot be.
