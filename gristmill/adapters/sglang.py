@@ -102,7 +102,8 @@ def _structure() -> dict[str, bool]:
     norm = ["self", "x", "residual", "post_residual_addition", "quant_linear"]
     return {
         "HookRegistry.register": parameters(HookRegistry.register)[:3] == ["target", "hook", "hook_type"]
-        and hasattr(HookType, "AROUND"),
+        and hasattr(HookType, "AROUND")
+        and isinstance(HookRegistry._hooks, dict),
         "RMSNorm.forward_native": parameters(RMSNorm.forward_native) == norm,
         "SiluAndMul.forward_native": parameters(SiluAndMul.forward_native) == ["self", "x"],
         "RMSNorm._resolve_forward_method": parameters(RMSNorm._resolve_forward_method) == ["self"],
