@@ -105,14 +105,36 @@ def _replace(
                 f"keys folder {folder}: replacing {waiting[0]} was not finished; run that command again first"
             )
         todo = tuple(name for name in names if name not in in_place)
-        for name in todo:
-            if not (folder / f"{name}{NEXT}.pub").exists():
-                make(name, name + NEXT)
+        to_make = [name for name in todo if not (folder / f"{name}{NEXT}.pub").exists()]
+        if to_make:
+            _require_signers(before, todo, distrust)
+        for name in to_make:
+            make(name, name + NEXT)
         ceremony = _Ceremony(object_store, before, _after(before, todo), todo, distrust)
         replaced = ceremony.publish()
         for name in todo:
             _put_in_place(folder, name)
     return replace(replaced, new={**_ids(keys.load_keys(folder), in_place), **replaced.new})
+
+
+def _require_signers(before: Keyring, names: Collection[str], distrust: bool) -> None:
+    """Refuses where the old keys that have to sign are not: a new key that nothing can make count would be waited for,
+    and nothing else be replaced in this folder."""
+    replaced = {keys.role_of(name) for name in names}
+    if replaced & set(TOP_ROLES):
+        here = len(before.signers_here("root", names if distrust else ()))
+        if here < keys.ROOT_THRESHOLD:
+            raise _too_few_roots(before.folder, f"{here} that count")
+    signing = {"snapshot", "timestamp", *(() if replaced <= set(TOP_ROLES) else ("targets",))}
+    for role in sorted(signing - replaced):
+        before.signers(role)
+
+
+def _too_few_roots(folder: Path, found: str) -> CeremonyError:
+    return CeremonyError(
+        f"keys folder {folder}: too few root keys are here ({found}); bring the private files of {keys.ROOT_THRESHOLD} "
+        "root keys that are not revoked here, for as long as this takes"
+    )
 
 
 class _Ceremony:
@@ -178,10 +200,7 @@ class _Ceremony:
         try:
             check_succession(chain[-1], signed)
         except RepositoryError as error:
-            raise CeremonyError(
-                f"keys folder {self._keyring.folder}: too few root keys are here ({error}); bring the private files "
-                f"of {keys.ROOT_THRESHOLD} root keys that are not revoked here, for as long as this takes"
-            ) from error
+            raise _too_few_roots(self._keyring.folder, str(error)) from error
         try:
             self._store.put_new(root_key(root.version), self._writer.readable(signed, "root"))
         except ObjectExistsError:

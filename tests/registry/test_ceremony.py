@@ -244,6 +244,34 @@ class TestCutOff:
         with pytest.raises(CeremonyError, match="timestamp was not finished"):
             rotate(world.store, world.keyring, ["snapshot"], plainly(world))
 
+    @pytest.mark.parametrize("step", [rotate, revoke])
+    @pytest.mark.parametrize(
+        ("name", "missing"),
+        [
+            ("canary", "targets"),
+            ("judge", "targets"),
+            ("revocation", "snapshot"),
+            ("snapshot", "timestamp"),
+            ("root-1", "root-[23]"),
+            ("targets", "root-[12]"),
+        ],
+    )
+    def test_where_others_would_have_to_sign_nothing_is_begun(
+        self, world: World, step: Step, name: str, missing: str
+    ) -> None:
+        """Else that folder would wait for ever for what was never to come."""
+        away = world.folder / "away"
+        away.mkdir()
+        for path in world.keyring.folder.glob(f"{missing}.pem"):
+            shutil.move(path, away)
+        with pytest.raises((KeyFileError, CeremonyError)):
+            step(world.store, load_keys(world.keyring.folder), [name], plainly(world))
+        assert not list(world.keyring.folder.glob("*.next.*"))
+        for path in away.iterdir():
+            shutil.move(path, world.keyring.folder)
+        reload(world)
+        assert rotate(world.store, world.keyring, ["stable"], plainly(world)).new
+
     def test_without_a_registry(self, tmp_path: Path) -> None:
         world = World(tmp_path)
         with pytest.raises(CeremonyError, match="keys init"):
