@@ -238,6 +238,11 @@ def _is_flat(value: Any, levels: int) -> bool:
     return True
 
 
+def _storable(text: str) -> str:
+    """The text with a ? for each half of a character, which escapes in a model's JSON may spell."""
+    return text.encode(errors="replace").decode()
+
+
 def _cut(text: str, chars: int = MAX_TEXT_CHARS) -> str:
     """The text, or its beginning and end with a note between them."""
     if len(text) <= chars:
@@ -267,7 +272,7 @@ def _span(
             context=context(number),
             resource=Resource.get_empty(),
             parent=None if parent is None else context(parent),
-            attributes={key: json.dumps(value, ensure_ascii=False) for key, value in values.items()},
+            attributes={key: _storable(json.dumps(value, ensure_ascii=False)) for key, value in values.items()},
             status=Status(StatusCode.ERROR, error) if error else Status(StatusCode.OK),
             start_time=period.started_ms * 1_000_000,
             end_time=period.ended_ms * 1_000_000,

@@ -128,7 +128,17 @@ def test_a_later_life_of_a_search_adds_to_what_an_earlier_one_sent(home: Path) -
     assert (metrics["episodes"], metrics["tokens"]) == (2, 4680)
 
 
-HOSTILE = ('{"a":' * 3000, '{"a":' * 500 + "1" + "}" * 500, "9" * 5000, "[" * 3000, '"', "NaN", '{"a":1e400}', "")
+HOSTILE = (
+    '{"a":' * 3000,
+    '{"a":' * 500 + "1" + "}" * 500,
+    "9" * 5000,
+    "[" * 3000,
+    '"',
+    "NaN",
+    '{"a":1e400}',
+    "",
+    '{"\\ud800":"\\udc00"}',
+)
 
 
 @pytest.mark.parametrize("written", HOSTILE, ids=range(len(HOSTILE)))
