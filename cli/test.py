@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cli.home import ROOT
 
@@ -25,6 +25,12 @@ ALONE = (
     "tests/gristmill/serving/test_paired.py",
 )
 """What is tested there is time, or who goes before whom, or what a program without bounds takes from others."""
+CALCULATED = (
+    "tests/harness/test_comparer_mutants.py",
+    "tests/harness/test_sharpness.py",
+    "tests/harness/test_yardstick.py",
+)
+"""What of these takes long and measures nothing."""
 MOST_WORKERS = 8
 """Each loads torch, Prefect and MLflow: most of a gigabyte."""
 SIDE_BY_SIDE = ("--dist", "loadfile", "--no-loadscope-reorder")
@@ -57,8 +63,18 @@ def passes(rest: Sequence[str], workers: int) -> list[tuple[str, ...]]:
     """The arguments of one pytest after another."""
     if workers < 2 or not all(map(SELECTS_NOTHING.fullmatch, rest)):
         return [tuple(rest)]
-    ignored = (f"--ignore={path}" for path in ALONE)
-    return [(*rest, "-n", str(workers), *SIDE_BY_SIDE, *ignored), (*rest, *ALONE)]
+    alone = tuple(_alone())
+    ignored = (f"--ignore={path}" for path in alone)
+    return [(*rest, "-n", str(workers), *SIDE_BY_SIDE, *ignored), (*rest, *alone)]
+
+
+def _alone() -> Iterator[str]:
+    for path in ALONE:
+        if any(file.startswith(f"{path}/") for file in CALCULATED):
+            files = (str(file.relative_to(ROOT)) for file in sorted((ROOT / path).rglob("test_*.py")))
+            yield from (file for file in files if file not in CALCULATED)
+        else:
+            yield path
 
 
 def _ended(pytest: subprocess.Popen[bytes]) -> int:

@@ -16,7 +16,7 @@ import pytest
 
 from cli import test as command
 from cli.home import ROOT
-from cli.test import ALONE, passes
+from cli.test import ALONE, CALCULATED, passes
 
 PATIENCE_S = 60.0
 
@@ -25,9 +25,15 @@ PATIENCE_S = 60.0
 def test_the_whole_suite_is_one_pass_side_by_side_and_one_of_what_must_be_alone(rest: tuple[str, ...]) -> None:
     beside, alone = passes(rest, workers=2)
     assert beside[: len(rest)] == alone[: len(rest)] == rest
-    assert {argument.removeprefix("--ignore=") for argument in beside if "--ignore" in argument} == set(ALONE)
     assert beside[beside.index("-n") + 1] == "2"
-    assert alone[len(rest) :] == ALONE
+    by_themselves = alone[len(rest) :]
+    assert [argument.removeprefix("--ignore=") for argument in beside if "--ignore" in argument] == [*by_themselves]
+    assert set(ALONE) - {"tests/harness"} < set(by_themselves) and not set(CALCULATED) & {
+        "tests/harness",
+        *by_themselves,
+    }
+    harness = {f"tests/harness/{file.name}" for file in (ROOT / "tests" / "harness").glob("test_*.py")}
+    assert harness == {path for path in (*by_themselves, *CALCULATED) if path.startswith("tests/harness/")}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +48,7 @@ def test_one_core_has_one_pass() -> None:
 
 
 def test_what_must_be_alone_is_there() -> None:
-    assert [path for path in ALONE if not (ROOT / path).exists()] == []
+    assert [path for path in (*ALONE, *CALCULATED) if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize(("codes", "code"), [((0, 0), 0), ((1, 0), 1), ((0, 1), 1), ((3, 1), 3)], ids=repr)
