@@ -4,8 +4,8 @@ Out of tree: hooks are registered with the engine's own registry, which wraps th
 scheduler is made. A process that was handed no membership (`gristmill.membership.hand_down`) is left alone, and so is
 an engine of another version, with one line in its log; a process without a scheduler runs no model to hook.
 
-Run so far: one rank on a CPU without AMX, eager, no drafts. What was never run is refused, unless `GRISTMILL_SGLANG=1`
-asks for it; the status then names it (docs/decisions/0035).
+Proven so far: one rank on a CPU without AMX, eager, no drafts. What is not is refused, unless `GRISTMILL_SGLANG=1` asks
+for it; the status then names it (docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def check_version(version: str) -> None:
     plugin.check_release("SGLang", version, KNOWN)
 
 
-def never_run(settings: Any, amx: bool) -> list[str]:
-    """What of this process's configuration no real engine was ever run with, beside this adapter.
+def unproven(settings: Any, amx: bool) -> list[str]:
+    """What of this process's configuration no test has run a real engine with, beside this adapter.
 
     Args:
         settings: the engine's `ServerArgs`.
@@ -74,15 +74,15 @@ def never_run(settings: Any, amx: bool) -> list[str]:
     return [name for name, there in found.items() if there]
 
 
-def check_run(never: list[str], environ: Mapping[str, str]) -> None:
+def check_proven(missing: list[str], environ: Mapping[str, str]) -> None:
     """Whether to serve all the same.
 
     Raises:
-        EngineError: something was never run, and nobody asked for it.
+        EngineError: something is unproven, and nobody asked for it.
     """
-    if never and environ.get(VARIABLE) != "1":
+    if missing and environ.get(VARIABLE) != "1":
         raise EngineError(
-            f"SGLang with {', '.join(never)}: gristmill was never run so; set {VARIABLE}=1 to run it all the same"
+            f"SGLang with {', '.join(missing)}: gristmill is not proven there; set {VARIABLE}=1 to run it all the same"
         )
 
 

@@ -37,15 +37,15 @@ class RunnerLink(MemberLink):
 
     def __init__(self, runner: Any, environ: Mapping[str, str] = os.environ) -> None:
         super().__init__(sglang.LOGGER, sglang_operators.attach, sglang.PACKAGES, environ)
-        self.never_run: list[str] = []
+        self.unproven: list[str] = []
         self.guarded(self._begin, runner)
 
     def status(self) -> dict[str, Any]:
-        return {"never_run": list(self.never_run), **super().status()}
+        return {"unproven": list(self.unproven), **super().status()}
 
     def _begin(self, runner: Any) -> None:
-        self.never_run = sglang.never_run(runner.server_args, _amx())
-        sglang.check_run(self.never_run, self.environ)
+        self.unproven = sglang.unproven(runner.server_args, _amx())
+        sglang.check_proven(self.unproven, self.environ)
         self.join(runner.model, _worker_name(runner.server_args))
 
 

@@ -66,9 +66,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setenv(VARIABLE, "{}")
 
 
-def test_what_was_run_is_served() -> None:
-    assert sglang.never_run(settings(), amx=False) == []
-    sglang.check_run([], {})
+def test_what_is_proven_is_served() -> None:
+    assert sglang.unproven(settings(), amx=False) == []
+    sglang.check_proven([], {})
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_what_was_run_is_served() -> None:
         ({"disaggregation_mode": "prefill"}, False, "prefill"),
     ],
 )
-def test_what_was_never_run_is_refused_unless_asked_for(changed: dict[str, Any], amx: bool, word: str) -> None:
-    (name,) = sglang.never_run(settings(**changed), amx)
+def test_what_was_unproven_is_refused_unless_asked_for(changed: dict[str, Any], amx: bool, word: str) -> None:
+    (name,) = sglang.unproven(settings(**changed), amx)
     assert word in name
     with pytest.raises(EngineError, match="GRISTMILL_SGLANG=1"):
-        sglang.check_run([name], {})
-    sglang.check_run([name], {"GRISTMILL_SGLANG": "1"})
+        sglang.check_proven([name], {})
+    sglang.check_proven([name], {"GRISTMILL_SGLANG": "1"})

@@ -110,7 +110,7 @@ def test_every_step_of_the_spawned_scheduler_is_sampled_and_its_requests_are_rea
     engine.ask("run")
     status = engine.ask("status")
     assert status["pid"] != engine.front
-    assert (status["problem"], status["never_run"], status["scheduler"]["problem"]) == ("", [], "")
+    assert (status["problem"], status["unproven"], status["scheduler"]["problem"]) == ("", [], "")
     assert {"skinny_linear", "rotary_embedding"} <= set(status["left"])
     counted = calls(status)
     passes = counted["rms_norm.float32"]  # one per forward pass: the first norm has no residual

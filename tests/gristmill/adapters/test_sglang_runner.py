@@ -75,7 +75,7 @@ def test_a_loaded_model_is_attached_and_its_steps_are_sampled(runner: ModelRunne
     for _ in range(3):
         runner.forward(batch(2), reinit_attn_backend=True)
     status = runner.gristmill.status()
-    assert (status["problem"], status["steps"], status["never_run"]) == ("", 3, [])
+    assert (status["problem"], status["steps"], status["unproven"]) == ("", 3, [])
     assert calls(runner) == {"rms_norm.float32": 6, "fused_add_rms_norm.float32": 12, "silu_and_mul.float32": 6}
     assert records.encode(status) == status
     assert runner.gristmill.flush() == {}
@@ -111,19 +111,19 @@ def test_an_error_of_the_engines_own_stays_its_own(runner: ModelRunner) -> None:
     assert runner.gristmill.status()["problem"] == ""
 
 
-def test_a_configuration_that_was_never_run_serves_with_the_engines_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_was_unproven_serves_with_the_engines_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = hooked(ModelRunner(enable_torch_compile=True))
     runner.load_model()
     status = runner.gristmill.status()
     assert "GRISTMILL_SGLANG=1" in status["problem"]
-    assert status["never_run"] == ["torch.compile"]
+    assert status["unproven"] == ["torch.compile"]
     assert runner.forward(batch(2)).shape == (2, HIDDEN)
     assert runner.gristmill.attachment is None
     monkeypatch.setenv("GRISTMILL_SGLANG", "1")
     asked = hooked(ModelRunner(enable_torch_compile=True))
     asked.load_model()
     status = asked.gristmill.status()
-    assert (status["problem"], status["never_run"]) == ("", ["torch.compile"])
+    assert (status["problem"], status["unproven"]) == ("", ["torch.compile"])
     asked.gristmill.leave()
 
 
