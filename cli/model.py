@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernels.models.step import OperatorCall, StepBatch
 
 CONFIG = "config.json"
+MAX_CONFIG_BYTES = 16 << 20
 LEAST_SHOWN = 0.0005
 """Share of the time below which an operator that has a definition is left out of the table; `--json` has all."""
 MOST_FAILURES = 3
@@ -110,7 +111,11 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / CONFIG if path.is_dir() else path
     try:
-        found = json.loads(file.read_bytes())
+        with file.open("rb") as opened:
+            content = opened.read(MAX_CONFIG_BYTES + 1)  # a device has no end
+        if len(content) > MAX_CONFIG_BYTES:
+            raise ModelFileError(f"{file}: more than {MAX_CONFIG_BYTES} bytes; expected a model's {CONFIG}")
+        found = json.loads(content)
     except OSError as error:
         raise ModelFileError(f"{file}: {error.strerror or error}; name a model's {CONFIG}") from None
     except (ValueError, RecursionError) as error:

@@ -94,7 +94,7 @@ def _model(options: ImportOptions) -> ModelOperators:
             "--model-config"
         )
     try:
-        config = json.loads("".join(trace_file.chunks(path)))
+        config = json.loads(trace_file.document(path))
     except TraceError as error:
         raise ModelError(f"model configuration: {error}") from None
     except (ValueError, RecursionError) as error:

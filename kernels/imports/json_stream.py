@@ -6,6 +6,7 @@ Documents may follow one another, as in files with one a line. What is not asked
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ from gristmill.errors import TraceError
 
 MAX_VALUE_CHARACTERS = 16 << 20
 """Of one element."""
-_SPACE = " \t\n\r"
+_SOLID = re.compile(r"[^ \t\n\r]")
 _NUMBER = "0123456789+-.eE"
 
 
@@ -113,10 +114,11 @@ class _Text:
     def peek(self) -> str:
         """The next character that is no space; empty at the end."""
         while True:
-            while self._at < len(self._text):
-                if self._text[self._at] not in _SPACE:
-                    return self._text[self._at]
-                self._at += 1
+            found = _SOLID.search(self._text, self._at)
+            if found:
+                self._at = found.start()
+                return found.group()
+            self._at = len(self._text)
             if not self._more():
                 return ""
 

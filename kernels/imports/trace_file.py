@@ -60,6 +60,18 @@ def lines(path: Path, tell: Tell = silent) -> Iterator[str]:
         yield rest.removesuffix("\r")
 
 
+def document(path: Path) -> str:
+    """The text of a file that is read whole. Errors as `chunks`, and more than `MAX_LINE_CHARACTERS` of it."""
+    parts: list[str] = []
+    characters = 0
+    for chunk in chunks(path):
+        parts.append(chunk)
+        characters += len(chunk)
+        if characters > MAX_LINE_CHARACTERS:
+            raise TraceError(f"{path}: has more than {MAX_LINE_CHARACTERS} characters; this is no such file")
+    return "".join(parts)
+
+
 def _unpacked(raw: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
     magic = raw.read(len(GZIP_MAGIC))
     raw.seek(0)

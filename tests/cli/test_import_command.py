@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -132,3 +133,10 @@ def test_what_cannot_be_imported_is_one_line(mill: Run, folder: Path, arguments:
     assert "Traceback" not in error
     assert output == ""
     assert list((folder / "store").iterdir()) == []
+
+
+def test_a_configuration_without_end_is_one_line(mill: Run, folder: Path) -> None:
+    (folder / "bomb.gz").write_bytes(gzip.compress(b'{"a": "' + b"a" * (17 << 20) + b'"}'))
+    for endless in (folder / "bomb.gz", "/dev/zero"):
+        code, _, err = mill("azure", folder / "azure.csv", "--model-config", endless, *DEVICE)
+        assert code == 2 and "more than 16777216 characters" in err.splitlines()[-1]

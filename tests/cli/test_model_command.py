@@ -107,6 +107,7 @@ REFUSED = {
     "no such file": (("nowhere.json",), "nowhere.json: No such file"),
     "an unknown device": (("config.json", "--device", "abacus"), "device 'abacus': expected local"),
     "no JSON": (("cube.py",), "cube.py: not JSON"),
+    "no end": (("/dev/zero",), "more than 16777216 bytes"),
     "no object": (("list.json",), "list.json: found list, expected an object"),
     "no request": (("config.json", "--requests", "0"), "step batch: no request in it"),
     "no module": (("--trace", "nowhere.py"), "nowhere.py: no such file"),
