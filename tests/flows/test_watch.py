@@ -396,6 +396,13 @@ class TestMemory:
         assert raced.raced and looked.assessment is not None and looked.assessment.outcome is Outcome.FAILED
         assert "4 mismatches" in trial.world.path(key).read_text()
 
+    def test_it_is_recalled_without_a_write(self, trial: Trial) -> None:
+        """Who approves or promotes may have no more rights than that takes."""
+        trial.report(fleet(mismatches=1), 60)
+        canary.look_at(trial.world.store, trial.world.keyring, CANARY, POLICY, remember=True)
+        watch = canary.remembered(DyingStore(trial.world.store, 0), trial.world.keyring, CANARY)
+        assert watch is not None and "4 mismatches" in watch.failures["rms_norm.float32"]
+
     @pytest.mark.parametrize("damage", [b"", b"{}", b"\xff"])
     def test_a_damaged_memory_is_begun_anew(self, trial: Trial, damage: bytes) -> None:
         trial.report(fleet(), 60)
