@@ -34,7 +34,8 @@ def outages() -> tuple[type[Exception], ...]:
 
 def refused(error: Exception) -> bool:
     """Whether the store is there and will never take this, or its client breaks on it: some read what a model wrote."""
-    return not isinstance(error, outages()) or getattr(error, "error_code", "") in REFUSALS
+    unwritable = isinstance(error.__cause__ or error.__context__, UnicodeError)
+    return unwritable or not isinstance(error, outages()) or getattr(error, "error_code", "") in REFUSALS
 
 
 class RunWriter:

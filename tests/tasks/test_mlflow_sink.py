@@ -23,7 +23,7 @@ from tasks import mlflow_runs, mlflow_sink, mlflow_store
 from tasks.errors import SpoolError
 from tasks.mlflow_sink import SearchLog, send_leftovers, spool_folder
 from tasks.mlflow_spool import SearchEnd, SearchStart, SearchTrial, Spool, SpoolLine
-from tasks.mlflow_writer import RunWriter
+from tasks.mlflow_writer import RunWriter, refused
 
 TAGS = {"operator": "rms_norm", "dtype": "float32", "hardware": "x86_64-test"}
 
@@ -314,6 +314,17 @@ def test_what_breaks_mlflow_costs_that_candidate_alone(
     }
     assert f"refuses candidate {candidate(0).digest}" in caplog.text and "Traceback" in caplog.text
     assert send_leftovers(home) == 0
+
+
+def test_what_no_database_can_write_is_no_outage() -> None:
+    from mlflow.exceptions import MlflowException
+
+    with pytest.raises(MlflowException) as found:
+        try:
+            "\ud800".encode()
+        except UnicodeError as error:
+            raise MlflowException(str(error)) from error
+    assert refused(found.value) and not refused(MlflowException("a time-out")) and refused(ValueError())
 
 
 def test_two_processes_never_log_one_search(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
