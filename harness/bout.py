@@ -93,7 +93,7 @@ class Bout:
                 setup_ns[workload.label] = trial.setup_ns
         verification.finish()
         self._session.rest()
-        self._session.review(self._policy.deadline_s)
+        trial.review()
         measured = replace(
             built, timings=tuple(timings), setup_ns=setup_ns, run_s=(self._run_ns + opponent.run_ns) / 1e9
         )

@@ -110,6 +110,16 @@ class Trial:
         self.run_ns += spent_ns
         return Batch(spent_ns, partial(self.outputs.survey, seed, pool, calls, linked=linked))
 
+    def review(self) -> None:
+        """What calls leave behind, and what two at once do to each other, on two sets of different traffic values.
+
+        Raises:
+            Finding: as `Session.review`.
+        """
+        cases = np.arange(2)
+        self.stock.fill_cases(self.definition.regimes[:1], np.zeros_like(cases), cases.astype(np.uint32), cases)
+        self.session.review(self.policy.deadline_s)
+
     def examine(self, batch: Batch) -> Finding | None:
         """What is wrong at first sight: outputs not written, written around, or written without a call."""
         if batch.survey[1]:

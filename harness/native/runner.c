@@ -302,9 +302,10 @@ static uint32_t review(void) {
         const gm_call call = {frames[which], frames[which] + inputs, plan.scalars, plan.packed[which].start};
         both[which] = (caller){candidate.run, call, (int)plan.head.outputs, {NULL}, NULL, 0};
     }
+    if (disturb_each_other(both)) /* before the pool is looked at, whose threads stay awake for a while */
+        return say(REFUSED, "gave other answers when two threads called it at once: keep what a call needs on its stack, or per thread");
     if (settings_pool_differs()) return say(REFUSED, LEFT_CHANGED, "the floating-point control word of OpenMP's threads");
-    if (!disturb_each_other(both)) return DONE;
-    return say(REFUSED, "gave other answers when two threads called it at once: keep what a call needs on its stack, or per thread");
+    return DONE;
 }
 
 static settings loaded;
