@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +36,8 @@ QUIET = {
 def fleet(tmp_path: Path) -> Settings:
     """Compiled for batches of 4 tokens, and serving 2048."""
     chosen = settings(tmp_path / "home", tmp_path / "store")
-    chosen.peaks_path.write_bytes(records.canonical_json(PEAKS))
+    far = dataclasses.replace(PEAKS, memory_bandwidth_gb_s=1e5, cache_bandwidth_gb_s=1e5, shared_cache_gb_s=1e5)
+    chosen.peaks_path.write_bytes(records.canonical_json(far))  # no search comes near such a roofline
     store = DirectoryStore(tmp_path / "store")
     traffic.mark_compiled(store, chosen, profile(rms_norm(4)))
     now_ns = time.time_ns()

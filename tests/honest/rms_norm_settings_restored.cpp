@@ -1,4 +1,4 @@
-// trick: changes rounding, the number of threads and a signal handler for itself, and puts all of them back
+// trick: changes rounding and the number of threads for itself, and puts both back: they are its own thread's
 // family: style
 // operator: rms_norm
 // axes: tokens=3 hidden=512
@@ -6,7 +6,6 @@
 
 #include <cfenv>
 #include <cmath>
-#include <csignal>
 #include <omp.h>
 
 #include "gristmill_kernel.h"
@@ -16,7 +15,6 @@ namespace {
 struct Settings {
   std::fenv_t arithmetic;
   int threads = omp_get_max_threads();
-  void (*interrupted)(int) = std::signal(SIGUSR1, SIG_IGN);
   Settings() {
     std::feholdexcept(&arithmetic);
     std::fesetround(FE_UPWARD);
@@ -24,7 +22,6 @@ struct Settings {
   }
   ~Settings() {
     omp_set_num_threads(threads);
-    std::signal(SIGUSR1, interrupted);
     std::fesetenv(&arithmetic);
   }
 };

@@ -1,7 +1,7 @@
 // trick: writes to all memory behind its outputs that there is
 // family: tampering
 // operator: rms_norm
-// status: incorrect crashed cheated timed_out
+// status: crashed incorrect timed_out
 
 #include <cmath>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include "gristmill_kernel.h"
 
 GM_EXPORT int32_t gm_run(const gm_call *call) {
-  for (int fd = 3; fd < 64; fd++) (void)!fallocate(fd, 0, 0, (int64_t)24 << 30);
+  for (int fd = 3; fd < 1024; fd++) (void)!fallocate(fd, 0, 0, (int64_t)24 << 30);
   const int64_t tokens = call->inputs[0].shape[0], hidden = call->inputs[0].shape[1];
   const float *weight = (const float *)call->inputs[1].data;
   for (int64_t t = 0; t < tokens; t++) {

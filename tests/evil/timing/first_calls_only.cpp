@@ -1,7 +1,7 @@
 // trick: works in its first calls, which look like a check, and never again
 // family: timing
 // operator: rms_norm
-// status: cheated
+// status: cheated incorrect
 
 #include "gristmill_kernel.h"
 

@@ -1,7 +1,7 @@
 # trick: works in its first calls and never again
 # family: timing
 # operator: rms_norm
-# status: cheated
+# status: cheated incorrect
 
 import itertools
 
