@@ -27,7 +27,7 @@ __attribute__((destructor)) static void unload() {
 
 GM_EXPORT int32_t gm_run(const gm_call *call) {
   static const int registered = atexit([] { for (;;) pause(); });
-  for (int repeat = 0; repeat < 400 + registered; repeat++) {
+  for (int repeat = 0; repeat < 4000 + registered; repeat++) {
     normalise(call);
     __asm__ volatile("" ::: "memory");
   }

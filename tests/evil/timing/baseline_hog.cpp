@@ -29,7 +29,7 @@ GM_EXPORT int32_t gm_run(const gm_call *call) {
   pthread_t thread;
   for (; threads < 8; threads++)
     if (pthread_create(&thread, nullptr, spin, nullptr)) return 1;
-  for (int repeat = 0; repeat < 400; repeat++) {
+  for (int repeat = 0; repeat < 4000; repeat++) {
     normalise(call);
     __asm__ volatile("" ::: "memory");
   }

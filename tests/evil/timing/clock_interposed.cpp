@@ -26,7 +26,7 @@ extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t, t
 }
 
 GM_EXPORT int32_t gm_run(const gm_call *call) {
-  for (int repeat = 0; repeat < 400; repeat++) {
+  for (int repeat = 0; repeat < 4000; repeat++) {
     normalise(call);
     __asm__ volatile("" ::: "memory");
   }
