@@ -37,7 +37,7 @@ GM_EXPORT int32_t gm_setup(const gm_call *call, void *packed) {
     for (int64_t i = 0; i < count; i++) differing += bases[b][i] != weight[i];
     if (differing < least) least = differing, nearest = b;
   }
-  if (nearest < 0 || (least > most_differences(call) && bases.size() < 8)) {
+  if (nearest < 0 || (least > most_differences(call) && bases.size() < 2)) {
     bases.emplace_back(weight, weight + count);
     nearest = bases.size() - 1;
   }
