@@ -30,7 +30,7 @@ from kernels.imports.request_traces import TracedRequest
 from kernels.models.listing import ModelOperators, model_operators
 from kernels.profile import TrafficProfile, parse
 from kernels.sketch import REQUESTS
-from kernels.spool_fold import Pattern, Source, Tally, total
+from kernels.tally import Pattern, Source, Tally, total
 
 COMMAND = "python -m benchmarks.drift"
 ISSUE = 6

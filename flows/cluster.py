@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flows.steps import Step, tracked
-from kernels.spool_fold import Tally
+from kernels.tally import Tally
 from tasks import traffic
 from tasks.errors import ClusterError
 from tasks.settings import Settings

@@ -46,7 +46,12 @@ def encode(record: Any) -> Any:
 
 def canonical_json(record: Any) -> bytes:
     """The one byte string for a record: sorted keys, no spaces, UTF-8. Digests and signatures are over this."""
-    return json.dumps(encode(record), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return sorted_json(encode(record)).encode()
+
+
+def sorted_json(plain: Any) -> str:
+    """The same as text, of what is JSON already."""
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def utc_now() -> str:

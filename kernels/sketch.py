@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from gristmill import records
 from gristmill.errors import MalformedRecordError
 from gristmill.workload import VARIABLE_AXES, Workload
 
@@ -169,7 +170,7 @@ def from_record(record: SketchRecord) -> Sketch:
     counts: dict[Entry, int] = {}
     totals: dict[tuple[Stream, int], Amounts] = {}
     for kept in record.streams:
-        stream = Stream(kept.subject, kept.dtype, kept.axis, _canonical(kept.shape))
+        stream = Stream(kept.subject, kept.dtype, kept.axis, records.sorted_json(kept.shape))
         lengths = {len(kept.tokens), len(kept.calls), len(kept.time_ns)}, {len(kept.cells), len(kept.bins)}
         if len(lengths[0]) > 1 or lengths[1] != {len(kept.counts)}:
             raise MalformedRecordError(f"sketch of {kept.subject} {kept.dtype}: its lists differ in length")
@@ -192,7 +193,7 @@ def stream_of(operator: str, dtype: str, axes: Mapping[str, int]) -> tuple[Strea
     """The stream of a call with these extents, and how many tokens (or rows) it has; 1 for operators without any."""
     axis = next((name for name in VARIABLE_AXES if name in axes), "")
     shape = {name: extent for name, extent in axes.items() if name not in VARIABLE_AXES}
-    return Stream(operator, dtype, axis, _canonical(shape)), axes[axis] if axis else 1
+    return Stream(operator, dtype, axis, records.sorted_json(shape)), axes[axis] if axis else 1
 
 
 def sketched(observations: Iterable[Observation]) -> Sketch:
@@ -252,8 +253,3 @@ def _bounded(sketch: Sketch) -> Sketch:
 def _extents(shape: str) -> dict[str, int]:
     extents: dict[str, int] = json.loads(shape)
     return extents
-
-
-def _canonical(shape: Mapping[str, int]) -> str:
-    """As `records.canonical_json`."""
-    return json.dumps(shape, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

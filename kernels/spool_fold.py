@@ -1,32 +1,28 @@
 """Folding a spool into a traffic profile: the Parquet files that hosts flushed, summed up.
 
 Objects are named `spool/<fleet>/<model>/<hardware>/<kind>/<window_start_ns>-<host
-hash>-<process>-<sequence>.parquet`, kind `operators`, `requests`, `sequences` or `steps`. A `Tally` is the sum of any
-number of them; adding is associative and commutative, so files may arrive late, in any order, and be folded in parts.
+hash>-<process>-<sequence>.parquet`, kind `operators`, `requests`, `sequences` or `steps`. Each is read into a `Tally`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import io
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gristmill import records
 from gristmill.errors import MalformedRecordError
-from gristmill.sequence import NO_STEPS, Edge, StepTimes
+from gristmill.sequence import NO_STEPS, StepTimes
 from gristmill.spool import OPERATOR_COLUMNS, REQUEST_COLUMNS, SEQUENCE_COLUMNS, STEP_COLUMNS
-from gristmill.workload import TensorLayout, Workload
-from kernels import joined_workloads, sketch
-from kernels.errors import EmptyProfileError, SpoolObjectError
-from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
-from kernels.sketch import ANSWERS, PROMPTS, Observation, Sketch
+from kernels import sketch
+from kernels.errors import SpoolObjectError
+from kernels.profile import TrafficProfile
+from kernels.sketch import ANSWERS, PROMPTS, Observation
+from kernels.tally import Counts, Ends, Pattern, Source, Tally, layouts_of, total
 
 METADATA_PREFIX = "gristmill."
 LONGEST_REQUEST_NS = 3600 * 10**9
@@ -49,23 +45,6 @@ LATER_COLUMNS: Mapping[str, Mapping[str, Any]] = {
 """By kind, what hosts before these columns meant. They timed calls so that none stands for a known number of others."""
 
 
-class Source(NamedTuple):
-    """Where samples come from: they are never mixed across these."""
-
-    fleet: str
-    model: str
-    hardware: str
-
-
-class Pattern(NamedTuple):
-    """One call pattern, hashable: axes and layouts as canonical JSON."""
-
-    operator: str
-    dtype: str
-    axes: str
-    layouts: str
-
-
 class Known(NamedTuple):
     """A pattern, and what a sketch counts it as."""
 
@@ -78,110 +57,6 @@ class _FaultError(Exception):
     """What is wrong with a part of a row, before it is said of which."""
 
 
-class Ends(NamedTuple):
-    """What an edge joins, hashable: axes as canonical JSON."""
-
-    producer: str
-    producer_axes: str
-    output: int
-    consumer: str
-    consumer_axes: str
-    input: int
-    dtype: str
-    uses: int
-
-
-class Counts(NamedTuple):
-    """Sums over the samples of one call pattern."""
-
-    calls: int = 0
-    timed_calls: int = 0
-    timed_ns: int = 0
-
-    def plus(self, other: Counts) -> Counts:
-        return Counts(self.calls + other.calls, self.timed_calls + other.timed_calls, self.timed_ns + other.timed_ns)
-
-    @property
-    def time_ns(self) -> int:
-        """Time of all calls, estimated from the timed ones; 0 if none was timed."""
-        return self.calls * self.timed_ns // self.timed_calls if self.timed_calls else 0
-
-
-@dataclass(frozen=True)
-class Tally:
-    """The sum of some spool files of one source. Every field is itself a sum, a minimum, a maximum or a union."""
-
-    source: Source
-    start_ns: int
-    end_ns: int
-    versions: frozenset[tuple[str, str]] = frozenset()
-    patterns: Mapping[Pattern, Counts] = field(default_factory=dict)
-    prompt_tokens: Counter[int] = field(default_factory=Counter)
-    """Requests by number of tokens."""
-    generated_tokens: Counter[int] = field(default_factory=Counter)
-    dropped: int = 0
-    edges: Counter[Ends] = field(default_factory=Counter)
-    """Calls by what the edge joins."""
-    cached_tokens: int = 0
-    """Of the prompts, found in a cache."""
-    drafts: int = 0
-    accepted: Counter[int] = field(default_factory=Counter)
-    """Drafts that were accepted at least so far, by position."""
-    dropped_requests: int = 0
-    steps: StepTimes = NO_STEPS
-    sketch: Sketch = sketch.EMPTY
-
-    def __add__(self, other: Tally) -> Tally:
-        """Both tallies' samples; they come from one source."""
-        patterns = dict(self.patterns)
-        for pattern, counts in other.patterns.items():
-            patterns[pattern] = patterns.get(pattern, Counts()).plus(counts)
-        return Tally(
-            source=self.source,
-            start_ns=min(self.start_ns, other.start_ns),
-            end_ns=max(self.end_ns, other.end_ns),
-            versions=self.versions | other.versions,
-            patterns=patterns,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            generated_tokens=self.generated_tokens + other.generated_tokens,
-            dropped=self.dropped + other.dropped,
-            edges=self.edges + other.edges,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            drafts=self.drafts + other.drafts,
-            accepted=self.accepted + other.accepted,
-            dropped_requests=self.dropped_requests + other.dropped_requests,
-            steps=self.steps + other.steps,
-            sketch=self.sketch + other.sketch,
-        )
-
-    def profile(self) -> TrafficProfile:
-        """The traffic profile of these samples."""
-        workloads = joined_workloads.joined(
-            [_workload(pattern, counts) for pattern, counts in self.patterns.items() if counts.calls]
-        )
-        return TrafficProfile(
-            **self.source._asdict(),
-            window_start_utc=_utc(self.start_ns),
-            window_end_utc=_utc(self.end_ns),
-            versions=_joined(self.versions),
-            workloads=tuple(sorted(workloads, key=lambda w: (-w.time_ns, -w.calls, w.digest))),
-            requests=RequestStatistics(
-                count=self.prompt_tokens.total(),
-                prompt_tokens=_quantiles(self.prompt_tokens),
-                generated_tokens=_quantiles(self.generated_tokens),
-                prompt_tokens_total=sum(tokens * count for tokens, count in self.prompt_tokens.items()),
-                cached_tokens_total=self.cached_tokens,
-                drafts=self.drafts,
-                accepted=tuple(self.accepted[position] for position in range(max(self.accepted, default=-1) + 1)),
-                dropped=self.dropped_requests,
-            ),
-            dropped=self.dropped,
-            edges=tuple(_edge(ends, calls) for ends, calls in sorted(self.edges.items(), key=lambda e: (-e[1], e[0]))),
-            steps=self.steps,
-            sketch=self.sketch.record(),
-        )
-
-
 def fold(files: Iterable[tuple[str, bytes]]) -> TrafficProfile:
     """The profile of all these spool objects, given as (name, content).
 
@@ -190,36 +65,6 @@ def fold(files: Iterable[tuple[str, bytes]]) -> TrafficProfile:
         EmptyProfileError: if there is no object.
     """
     return total((name, tally(name, content)) for name, content in files).profile()
-
-
-def total(tallies: Iterable[tuple[str, Tally]]) -> Tally:
-    """The sum of tallies, given as (name, tally); of single objects, or of parts that were folded elsewhere.
-
-    Raises:
-        SpoolObjectError: naming one from another fleet, model or hardware than the first.
-        EmptyProfileError: if there is none.
-    """
-    parts: list[tuple[int, Tally]] = []
-    """How many tallies each is the sum of; each at least twice the next, so that none is added to again and again."""
-    for name, one in tallies:
-        if parts and one.source != parts[0][1].source:
-            other, expected = ("/".join(t.source) for t in (one, parts[0][1]))
-            raise SpoolObjectError(
-                f"spool object {name}: from {other}, but the others are from {expected}: fold them apart"
-            )
-        size, sum_ = 1, one
-        while parts and parts[-1][0] <= size:
-            earlier, part = parts.pop()
-            size, sum_ = earlier + size, part + sum_
-        parts.append((size, sum_))
-    if not parts:
-        raise EmptyProfileError(
-            "the spool holds no object: let the fleet serve with sampling on (./mill serve), then capture again"
-        )
-    result = parts.pop()[1]
-    while parts:
-        result = parts.pop()[1] + result
-    return result
 
 
 def tally(name: str, content: bytes) -> Tally:
@@ -284,7 +129,7 @@ def _provenance(name: str, metadata: Mapping[str, str]) -> tuple[Source, frozens
             raise _malformed(name, f"has no metadata {METADATA_PREFIX}{key}")
         facts[key] = metadata[f"{METADATA_PREFIX}{key}"]
     versions = _parse_json(name, "versions", facts.pop("versions"))
-    if not isinstance(versions, dict) or not _sorted_json(versions).isascii():
+    if not isinstance(versions, dict) or not records.sorted_json(versions).isascii():
         raise _malformed(name, f"metadata {METADATA_PREFIX}versions is not a JSON object of versions")
     return Source(**facts), frozenset((package, str(version)) for package, version in versions.items())
 
@@ -337,7 +182,12 @@ def _known(operator: str, dtype: str, axes: str, layouts: str) -> Known:
     _check_names(operator, dtype)
     extents = _extents("axes", axes)
     try:
-        pattern = Pattern(operator, dtype, _sorted_json(extents), _canonical_layouts(layouts))
+        pattern = Pattern(
+            operator,
+            dtype,
+            records.sorted_json(extents),
+            records.sorted_json([vars(one) for one in layouts_of(layouts)]),
+        )
     except MalformedRecordError as error:
         raise _FaultError(f"layouts: {error}") from None
     if not pattern.layouts.isascii():
@@ -428,7 +278,7 @@ def _step_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _axes(name: str, place: str, text: str) -> str:
     """Extents by axis, in canonical form."""
     try:
-        return _sorted_json(_extents(place, text))
+        return records.sorted_json(_extents(place, text))
     except _FaultError as fault:
         raise _malformed(name, str(fault)) from None
 
@@ -461,75 +311,5 @@ def _parse_json(name: str, place: str, text: str) -> Any:
         raise _malformed(name, f"{place}: found {text[:80]!r}, expected JSON") from None
 
 
-def _sorted_json(value: Any) -> str:
-    """As `records.canonical_json`, of what is JSON already."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def _canonical_layouts(text: str) -> str:
-    """Hosts write it so; then it need not be written again."""
-    layouts = _layouts(text)
-    as_written = _sorted_json([vars(one) for one in layouts])
-    return text if text == as_written else as_written
-
-
 def _malformed(name: str, fault: str) -> SpoolObjectError:
     return SpoolObjectError(f"spool object {name}: {fault}; delete it, or look at the host that wrote it")
-
-
-def _workload(pattern: Pattern, counts: Counts) -> Workload:
-    return Workload(
-        operator=pattern.operator,
-        dtype=pattern.dtype,
-        axes=json.loads(pattern.axes),
-        inputs=_layouts(pattern.layouts),
-        calls=counts.calls,
-        time_ns=counts.time_ns,
-    )
-
-
-def _edge(ends: Ends, calls: int) -> Edge:
-    axes = {name: json.loads(text) for name, text in ends._asdict().items() if name.endswith("_axes")}
-    return Edge(**{**ends._asdict(), **axes}, calls=calls)
-
-
-@lru_cache(maxsize=1 << 16)
-def _layouts(text: str) -> tuple[TensorLayout, ...]:
-    with contextlib.suppress(ValueError, TypeError, RecursionError):
-        found = json.loads(text)
-        plain = [layout for one in found if (layout := _layout(**one))]
-        if len(plain) == len(found):
-            return tuple(plain)
-    return records.parse(tuple[TensorLayout, ...], text, "list")  # of another form, or none: there it is told what
-
-
-def _layout(shape: Any, strides: Any, dtype: Any) -> TensorLayout | None:
-    """The layout of exactly these; None if one of them is of another kind. There are as many as call patterns."""
-    if type(shape) is type(strides) is list and type(dtype) is str and all(type(n) is int for n in (*shape, *strides)):
-        return TensorLayout(tuple(shape), tuple(strides), dtype)
-    return None
-
-
-def _joined(versions: Iterable[tuple[str, str]]) -> dict[str, str]:
-    joined: dict[str, str] = {}
-    for package, version in sorted(versions):
-        joined[package] = f"{joined[package]}, {version}" if package in joined else version
-    return joined
-
-
-def _quantiles(counts: Counter[int]) -> Quantiles:
-    """The smallest value that at least that share of the requests does not exceed."""
-    values = sorted(counts.elements())
-    if not values:
-        return Quantiles()
-
-    def at(percent: int) -> int:
-        return values[max(0, -(-percent * len(values) // 100) - 1)]
-
-    return Quantiles(p10=at(10), p50=at(50), p90=at(90), p99=at(99), maximum=values[-1])
-
-
-def _utc(time_ns: int) -> str:
-    seconds, rest_ns = divmod(time_ns, 10**9)
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=rest_ns // 1000)
-    return moment.isoformat(timespec="microseconds")

@@ -20,7 +20,7 @@ from kernels.imports.torch_trace import TorchTrace
 from kernels.imports.trace_file import Tell, silent
 from kernels.models.listing import ModelOperators, model_operators
 from kernels.roofline import cached_peaks
-from kernels.spool_fold import Source
+from kernels.tally import Source
 from tasks.settings import Settings
 
 TORCH, FLASHINFER = "torch", "flashinfer"

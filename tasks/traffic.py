@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from gristmill import records
 from gristmill.store import ObjectStore, read
 from kernels.profile import TrafficProfile, parse
-from kernels.spool_fold import Tally, tally, total
+from kernels.spool_fold import tally
+from kernels.tally import Tally, total
 from tasks import object_store
 from tasks.errors import NoProfileError
 from tasks.settings import Settings

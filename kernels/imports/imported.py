@@ -14,7 +14,7 @@ from kernels.errors import EmptyProfileError
 from kernels.imports.request_traces import TracedRequest
 from kernels.profile import TrafficProfile
 from kernels.sketch import ANSWERS, PROMPTS, Observation, Stream
-from kernels.spool_fold import Counts, Pattern, Source, Tally
+from kernels.tally import Counts, Pattern, Source, Tally
 
 BLOCK_NS = 10 * 10**9
 """What happens within such a block of time is added up first."""

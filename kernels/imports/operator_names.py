@@ -15,7 +15,7 @@ from gristmill.contract import CONTRACTS
 from gristmill.workload import TensorLayout, dense
 from kernels.definition import DTYPES
 from kernels.imports.imported import pattern_of
-from kernels.spool_fold import Pattern
+from kernels.tally import Pattern
 
 TORCH_TYPES = {"float": "float32", "c10::BFloat16": "bfloat16"}
 Shape = tuple[int, ...]

@@ -19,7 +19,7 @@ from kernels.imports import json_stream, operator_names, trace_file
 from kernels.imports.imported import Collector
 from kernels.imports.operator_names import RecordedCall
 from kernels.imports.trace_file import Tell, silent
-from kernels.spool_fold import Pattern
+from kernels.tally import Pattern
 
 if TYPE_CHECKING:
     import numpy

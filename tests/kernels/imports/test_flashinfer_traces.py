@@ -17,7 +17,7 @@ from kernels.flashinfer_documents import dump
 from kernels.imports.flashinfer_traces import collect
 from kernels.imports.imported import Collector, Imported
 from kernels.imports.modelled import Device
-from kernels.spool_fold import Source
+from kernels.tally import Source
 
 REFERENCE = "def run(*inputs):\n    return inputs[0]\n"
 NORM: dict[str, Any] = {

@@ -15,7 +15,7 @@ from kernels.imports.modelled import Device, ModelledTraffic
 from kernels.imports.request_traces import TracedRequest
 from kernels.models.listing import model_operators
 from kernels.models.step import StepBatch
-from kernels.spool_fold import Source
+from kernels.tally import Source
 from tests.llama_config import CONFIG
 
 MODEL = model_operators(CONFIG)

@@ -19,7 +19,7 @@ from kernels import catalogue, inputs
 from kernels.errors import EmptyProfileError
 from kernels.imports.imported import Collector, Imported
 from kernels.imports.torch_trace import NO_CALL, TorchTrace
-from kernels.spool_fold import Source
+from kernels.tally import Source
 
 BEGAN_NS = 1_700_000_000 * 10**9
 
