@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from agents import lesson
 from agents.bandit import PatternBandit, nearness, priors
 from agents.memory import CandidateEntry, Contents, Recollection, Remembered, family_of
+from gristmill import records
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
 
@@ -182,7 +183,7 @@ def _lines(contents: Contents) -> Iterable[tuple[str, str, float]]:
         yield text, f"{family_of(record.operator)} {text}", 0.5
     for entry in contents.candidates:
         text = (
-            f"{entry.operator} {entry.dtype}: candidate {entry.candidate[:12]} by {entry.pattern} reached "
+            f"{entry.operator} {entry.dtype}: candidate {records.short(entry.candidate)} by {entry.pattern} reached "
             f"{entry.ratio:.2f}x on {entry.hardware}"
         )
         sizes = " ".join(timing.workload.label for timing in entry.timings)

@@ -111,11 +111,15 @@ class Assembler:
                 if reader is None:
                     raise
         if reader is None:
-            raise TrustError(f"{self._cache.folder}: the attestation of {digest[:12]} by {attestor} is missing")
+            raise TrustError(
+                f"{self._cache.folder}: the attestation of {records.short(digest)} by {attestor} is missing"
+            )
         try:
             envelope = reader.read(trust.attestation_key(digest, attestor), limits.MAX_ATTESTATION_BYTES)
         except ObjectNotFoundError:
-            raise TrustError(f"manifest {digest[:12]} was never attested by {attestor}; it is not used") from None
+            raise TrustError(
+                f"manifest {records.short(digest)} was never attested by {attestor}; it is not used"
+            ) from None
         self._require(envelope, digest, attestor, keys)
         self._cache.add_attestation(digest, attestor, envelope)
 
@@ -139,7 +143,7 @@ class Assembler:
             raise TrustError(f"{self._cache.folder}: {what} is missing or damaged; poll the registry to mend it")
         content = reader.read(trust.blob_key(sha256), max_bytes)
         if records.sha256_hex(content) != sha256:
-            raise TrustError(f"{reader.url}: {what} was tampered with: its content is not {sha256[:12]}")
+            raise TrustError(f"{reader.url}: {what} was tampered with: its content is not {records.short(sha256)}")
         self._cache.add(content)
         return content
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gristmill import forked_child
 from gristmill.errors import CacheError
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.1
@@ -89,12 +90,4 @@ def _let_go(lock: int) -> None:
     os.close(lock)
 
 
-def _close_in_child() -> None:
-    """A child that outlives its parent does not go on holding what that has locked."""
-    for lock in _held:
-        with contextlib.suppress(OSError):
-            os.close(lock)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
+forked_child.closes(_held)

@@ -7,11 +7,12 @@ runs on. Children that are spawned, or that `exec` a program, have no copy and a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Heir(Protocol):
@@ -28,6 +29,20 @@ _heirs: weakref.WeakSet[Heir] = weakref.WeakSet()
 def tell(heir: Heir) -> None:
     """Calls `forked` in every child that this process forks from now on, as long as there is such an object."""
     _heirs.add(heir)
+
+
+def closes(descriptors: set[int] | dict[int, Any]) -> None:
+    """In every child, closes what these are at that moment, and forgets them: a child that outlives its parent does not
+    go on holding what its parent has locked. To be called once, with what lives as long as the process.
+    """
+
+    def close() -> None:
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        descriptors.clear()
+
+    os.register_at_fork(after_in_child=close)
 
 
 def _tell_all() -> None:

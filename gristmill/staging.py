@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from gristmill import records
 from gristmill.capture import Captures
 from gristmill.domain import AxisRange
 from gristmill.errors import GristmillError, InconsistentGenerationError, NativeKernelError
@@ -183,7 +184,9 @@ def check_consistent(generation: Generation, hardware: str, sites: Iterable[Site
                 what = f"holds an entry for {entry.domain.operator}.{entry.domain.dtype}"
                 raise _flaw(generation, table, what)
             if setups.setdefault(entry.object.sha256, entry.needs_setup) != entry.needs_setup:
-                raise _flaw(generation, table, f"has one object with and without setup: {entry.object.sha256[:12]}")
+                raise _flaw(
+                    generation, table, f"has one object with and without setup: {records.short(entry.object.sha256)}"
+                )
     for site in sites:
         for _ in _claims(generation, site):
             pass
@@ -208,7 +211,9 @@ def _claims(generation: Generation, site: Site) -> Iterator[tuple[TableEntry, ra
             if not extents:
                 continue
             if any(taken[extents.start : extents[-1] + 1 : extents.step]):
-                what = f"has two kernels for one call; one is {entry.candidate[:12]} at {site.axes(extents[0])}"
+                what = (
+                    f"has two kernels for one call; one is {records.short(entry.candidate)} at {site.axes(extents[0])}"
+                )
                 raise _flaw(generation, table, what)
             taken[extents.start : extents[-1] + 1 : extents.step] = b"\1" * len(extents)
             yield entry, extents

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gristmill import durable_file, records, trust
+from gristmill import durable_file, forked_child, records, trust
 from gristmill.errors import CacheError, MalformedRecordError
 
 SMOKE_TEST, FIRST_CALL = "smoke test", "first call"
@@ -108,14 +108,16 @@ class Trials:
         if last is None:
             return ""
         story = (
-            f"{last.what} of object {sha256[:12]} on {last.begun_utc} "
+            f"{last.what} of object {records.short(sha256)} on {last.begun_utc} "
             f"{'did not come back' if last.hangs else 'took down its process'} ({last.pid})"
         )
         if last.attempt < DEATHS:
             self._warn(f"{story}, or was cut short; it is tried once more")
             return ""
         again = "" if last.hangs else f", the {last.attempt}. time in turn"
-        return f"{story}{again}; promote another, or delete {self._folder}/{sha256[:12]}* to have it tried again"
+        return (
+            f"{story}{again}; promote another, or delete {self._folder}/{records.short(sha256)}* to have it tried again"
+        )
 
     def begin(self, sha256: str, what: str) -> Trial:
         """Notes, durably, that an object is about to be run.
@@ -243,15 +245,7 @@ def _release() -> None:
             path.unlink(missing_ok=True)
 
 
-def _close_in_child() -> None:
-    """A child holds no locks of its parent's notes: they are to be found dead if the parent is, although it lives."""
-    for descriptor in _notes:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _notes.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
+forked_child.closes(_notes)  # notes are to be found dead if the parent is, although the child lives
 
 
 @contextlib.contextmanager

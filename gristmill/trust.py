@@ -234,7 +234,7 @@ def verify_attestation(envelope: bytes, manifest_sha256: str, attestor: str, key
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import Error, VerificationError
 
-    where = f"attestation of {manifest_sha256[:12]} by {attestor}"
+    where = f"attestation of {records.short(manifest_sha256)} by {attestor}"
     try:
         parsed = Envelope.from_dict(json.loads(envelope))
         trusted = [public_key(key) for key in keys]

@@ -42,8 +42,6 @@ END_S = 10.0
 """How long a killed runner may take to be gone."""
 SETTLE_S = 1.0
 """How long to wait for the cause of a runner's death to be known."""
-
-
 REST_LOOK_S = 0.001
 REST_LOOKS = 5
 """In a row in which no thread wants a core: one that works most of the time sleeps in between as well."""

@@ -15,7 +15,6 @@ from registry.publication import read_manifest
 from registry.repository import Repository
 
 DIGITS = 64
-SHORTEST = records.SHOWN_DIGITS
 STATE = "state"
 
 
@@ -37,7 +36,7 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
     On return hosts that poll drop it; one that cannot poll keeps what it has, and drops it once it can.
 
     Args:
-        digest: SHA-256, or at least `SHORTEST` of its first digits if a state that is kept refers to it.
+        digest: SHA-256, or at least `records.SHOWN_DIGITS` of its first digits if a state that is kept refers to it.
 
     Raises:
         RevocationError: it is no digest, or that of a state; no state refers to anything that begins so, or several
@@ -47,10 +46,10 @@ def revoke(object_store: ObjectStore, keyring: Keyring, digest: str, reason: str
         ConflictError, RegistryStateError: as `Repository.revoke`.
     """
     digest, reason = digest.strip().lower(), " ".join(limits.one_line(reason).split())
-    if len(digest) < SHORTEST or set(digest) - set("0123456789abcdef"):
+    if len(digest) < records.SHOWN_DIGITS or set(digest) - set("0123456789abcdef"):
         raise RevocationError(
-            f"{digest[:80]!r} is no digest: expected {SHORTEST} or more of its hexadecimal digits, as ./mill registry "
-            "show tells them"
+            f"{digest[:80]!r} is no digest: expected {records.SHOWN_DIGITS} or more of its hexadecimal digits, as "
+            "./mill registry show tells them"
         )
     if not reason:
         raise RevocationError(f"revoking {records.short(digest)}: expected a reason, which hosts and logs will show")

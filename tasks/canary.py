@@ -117,9 +117,8 @@ def remembered(object_store: ObjectStore, keyring: Keyring, channel: Channel) ->
     where nothing is tried."""
     repository = Repository(object_store, keyring)
     orders = repository.orders(channel)
-    canary = _tried(
-        object_store, channel, orders, now_s=0.0
-    )  # no clock is asked: that writes, and who approves may not
+    # the store's clock is not asked: that writes, and who approves may not
+    canary = _tried(object_store, channel, orders, now_s=0.0)
     if canary is None:
         return None
     known, _ = _recall(object_store, watch_key(channel))
