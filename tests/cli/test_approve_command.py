@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cli import __main__ as command_line
 from flows import approve as approve_flow
 from gristmill import trust
 from gristmill.hardware import local_cpu
@@ -20,11 +17,12 @@ from gristmill.status_report import report
 from gristmill.trust import Channel
 from registry.attestation import is_attested
 from registry.publication import publish
+from tests.cli import in_process
+from tests.cli.in_process import Run
 from tests.registry import world as registry_world
 from tests.registry.canary_world import PROMOTED_S, fleet, utc
 from tests.registry.world import World, make_artifact, take
 
-Run = Callable[..., tuple[int, str, str]]
 RMS, SOFTMAX = "rms_norm.float32", "softmax.float32"
 
 
@@ -80,23 +78,16 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Approving:
 
 @pytest.fixture
 def mill(world: Approving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    for name in [name for name in os.environ if name.startswith(("MILL_", "AWS_", "PREFECT_API"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("MILL_HOME", str(world.folder))
-    monkeypatch.setenv("MILL_STORE", world.store.url)
-    monkeypatch.setenv("MILL_FLEET", "chat")
-    monkeypatch.setenv("MILL_MODEL", "llama")
-    monkeypatch.setenv("MILL_APPROVAL", "person")
     monkeypatch.setattr("tasks.mlflow_mirror.keep_mirror", lambda settings: None)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = command_line.main(arguments)
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return in_process.mill(
+        monkeypatch,
+        capsys,
+        MILL_HOME=str(world.folder),
+        MILL_STORE=world.store.url,
+        MILL_FLEET="chat",
+        MILL_MODEL="llama",
+        MILL_APPROVAL="person",
+    )
 
 
 def refused(mill: Run, *arguments: str) -> str:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cli import __main__ as command_line
 from gristmill.status_report import Refused, report
 from registry.publication import move
+from tests.cli import in_process
+from tests.cli.in_process import Run
 from tests.registry.canary_world import PROMOTED_S, fleet, utc
 from tests.registry.world import CANARY, World
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -38,20 +35,15 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def mill(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        for name in [name for name in os.environ if name.startswith(("MILL_", "AWS_", "PREFECT_API"))]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("MILL_HOME", str(world.folder))
-        monkeypatch.setenv("MILL_STORE", world.store.url)
-        monkeypatch.setenv("MILL_FLEET", CANARY.fleet)
-        monkeypatch.setenv("MILL_MODEL", CANARY.model)
-        try:
-            code = command_line.main(["canary", *arguments])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return in_process.mill(
+        monkeypatch,
+        capsys,
+        ["canary"],
+        MILL_HOME=str(world.folder),
+        MILL_STORE=world.store.url,
+        MILL_FLEET=CANARY.fleet,
+        MILL_MODEL=CANARY.model,
+    )
 
 
 def test_shows_the_fleet_and_what_it_says(mill: Run, world: World) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from cli import __main__ as command_line
 from gristmill import records
 from gristmill.directory_store import DirectoryStore
 from gristmill.hardware import local_cpu
@@ -18,9 +15,10 @@ from gristmill.sampler import Sample, Sampler, Window
 from gristmill.sequence import StepTimes
 from gristmill.spool import Identity, Spool
 from gristmill.workload import dense
+from tests.cli import in_process
+from tests.cli.in_process import Run
 from tests.tasks.world import PEAKS
 
-Run = Callable[..., tuple[int, str]]
 LAYOUTS = (dense((4, 8), "float32"), dense((8,), "float32"))
 SAMPLE = Sample("rms_norm", "float32", {"tokens": 4, "hidden": 8}, LAYOUTS, 170, 10, 50_000, 17)
 
@@ -44,17 +42,15 @@ def spool(tmp_path: Path) -> Spool:
 
 @pytest.fixture
 def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str]:
-        for name in [name for name in os.environ if name.startswith(("MILL_", "AWS_", "PREFECT_API"))]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("MILL_HOME", str(tmp_path / "home"))
-        monkeypatch.setenv("MILL_STORE", f"file://{tmp_path}/store")
-        monkeypatch.setenv("MILL_FLEET", "chat")
-        monkeypatch.setenv("MILL_MODEL", "tiny")
-        code = command_line.main(["capture", *arguments])
-        return code, capsys.readouterr().out
-
-    return run
+    return in_process.mill(
+        monkeypatch,
+        capsys,
+        ["capture"],
+        MILL_HOME=str(tmp_path / "home"),
+        MILL_STORE=f"file://{tmp_path}/store",
+        MILL_FLEET="chat",
+        MILL_MODEL="tiny",
+    )
 
 
 def test_what_was_seen_and_what_was_lost(spool: Spool, mill: Run, tmp_path: Path) -> None:
@@ -67,7 +63,7 @@ def test_what_was_seen_and_what_was_lost(spool: Spool, mill: Run, tmp_path: Path
     (tmp_path / "gone").rename(store)
     spool.add_request(20, 4, 1, cached_tokens=5, drafts=3, accepted=(2,))
     spool.flush()
-    code, text = mill()
+    code, text, _ = mill()
     assert code == 0
     assert "170 calls of 1 workloads in 1 requests" in text
     assert "25% of the engine's steps" in text

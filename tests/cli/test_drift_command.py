@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cli import __main__ as command_line
 from gristmill import records
 from gristmill.directory_store import DirectoryStore
 from kernels.profile import TrafficProfile
 from tasks import traffic
+from tests.cli import in_process
+from tests.cli.in_process import Run
 from tests.tasks.world import profile, rms_norm, settings, silu_and_mul
 
-Mill = Callable[..., tuple[int, str, str]]
 NORM, SILU = rms_norm(1, time_ns=1_000_000), silu_and_mul(4, time_ns=3_000_000)
 
 
@@ -28,18 +26,16 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 
 @pytest.fixture
-def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Mill:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        for name in [name for name in os.environ if name.startswith(("MILL_", "AWS_", "PREFECT_API"))]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("MILL_HOME", str(tmp_path / "home"))
-        monkeypatch.setenv("MILL_STORE", f"file://{tmp_path}/store")
-        monkeypatch.setenv("MILL_FLEET", "chat")
-        monkeypatch.setenv("MILL_MODEL", "tiny")
-        code = command_line.main(["drift", *arguments])
-        return code, *capsys.readouterr()
-
-    return run
+def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return in_process.mill(
+        monkeypatch,
+        capsys,
+        ["drift"],
+        MILL_HOME=str(tmp_path / "home"),
+        MILL_STORE=f"file://{tmp_path}/store",
+        MILL_FLEET="chat",
+        MILL_MODEL="tiny",
+    )
 
 
 def kept(store: DirectoryStore, tmp_path: Path, one: TrafficProfile, *, compiled: bool = False) -> str:
@@ -49,7 +45,7 @@ def kept(store: DirectoryStore, tmp_path: Path, one: TrafficProfile, *, compiled
     return traffic.keep_profile(store, chosen, one)
 
 
-def test_what_moved_since_it_was_compiled_for(store: DirectoryStore, mill: Mill, tmp_path: Path) -> None:
+def test_what_moved_since_it_was_compiled_for(store: DirectoryStore, mill: Run, tmp_path: Path) -> None:
     kept(store, tmp_path, profile(NORM, SILU), compiled=True)
     assert "nothing has moved" in mill()[1]
     kept(store, tmp_path, profile(rms_norm(64), SILU, end="2026-12-01T02:00:00+00:00"))
@@ -63,7 +59,7 @@ def test_what_moved_since_it_was_compiled_for(store: DirectoryStore, mill: Mill,
     ]
 
 
-def test_two_profiles_by_digest_and_by_file(store: DirectoryStore, mill: Mill, tmp_path: Path) -> None:
+def test_two_profiles_by_digest_and_by_file(store: DirectoryStore, mill: Run, tmp_path: Path) -> None:
     first = kept(store, tmp_path, profile(NORM))
     kept(store, tmp_path, profile(NORM, SILU, end="2026-12-01T02:00:00+00:00"))
     assert "silu_and_mul float32 is new, 75% of the time" in mill(first[:12])[1]
@@ -74,13 +70,13 @@ def test_two_profiles_by_digest_and_by_file(store: DirectoryStore, mill: Mill, t
     )
 
 
-def test_nothing_compiled_yet_is_said(store: DirectoryStore, mill: Mill, tmp_path: Path) -> None:
+def test_nothing_compiled_yet_is_said(store: DirectoryStore, mill: Run, tmp_path: Path) -> None:
     kept(store, tmp_path, profile(NORM))
     assert "nothing was compiled" in mill()[1]
     assert json.loads(mill("--json")[1])["compared"] is False
 
 
-def test_bad_names_are_one_line(store: DirectoryStore, mill: Mill, tmp_path: Path) -> None:
+def test_bad_names_are_one_line(store: DirectoryStore, mill: Run, tmp_path: Path) -> None:
     kept(store, tmp_path, profile(NORM))
     newer = tmp_path / "newer.json"
     newer.write_bytes(records.canonical_json(replace(profile(NORM), schema_version=9)))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cli import __main__ as command_line
 from gristmill.hardware import local_cpu
 from gristmill.trust import Channel
 from registry.publication import publish
+from tests.cli import in_process
+from tests.cli.in_process import Run
 from tests.registry.world import World, make_artifact, take
 
-Run = Callable[..., tuple[int, str, str]]
 OTHER = "x86_64-elsewhere"
 ACTS = (["rollback"], ["approve", "canary"], ["promote", "--release"])
 LOOKS = (["registry", "log"], ["registry", "show"], ["registry", "diff", "canary", "canary"])
@@ -50,22 +48,15 @@ def world(tmp_path: Path) -> Fleet:
 
 @pytest.fixture
 def mill(world: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    for name in [name for name in os.environ if name.startswith(("MILL_", "AWS_", "PREFECT_API"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("MILL_HOME", str(world.folder))
-    monkeypatch.setenv("MILL_STORE", world.store.url)
-    monkeypatch.setenv("MILL_FLEET", "chat")
-    monkeypatch.setenv("MILL_MODEL", "llama")
     monkeypatch.setattr("tasks.mlflow_mirror.keep_mirror", lambda settings: None)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = command_line.main(arguments)
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return in_process.mill(
+        monkeypatch,
+        capsys,
+        MILL_HOME=str(world.folder),
+        MILL_STORE=world.store.url,
+        MILL_FLEET="chat",
+        MILL_MODEL="llama",
+    )
 
 
 @pytest.mark.parametrize("command", [*ACTS, *LOOKS])

@@ -5,21 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cli import __main__ as command_line
 from gristmill import records
 from gristmill.directory_store import DirectoryStore
 from kernels.profile import TrafficProfile
 from tasks import traffic
+from tests.cli import in_process
+from tests.cli.in_process import Run
 from tests.llama_config import CONFIG
 from tests.tasks.world import settings
-
-Run = Callable[..., tuple[int, str, str]]
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,480,10
@@ -38,18 +36,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mill(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        for name in [name for name in os.environ if name.startswith(("MILL_", "AWS_", "PREFECT_API"))]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("MILL_HOME", str(folder / "home"))
-        monkeypatch.setenv("MILL_STORE", f"file://{folder}/store")
-        try:
-            code = command_line.main(["import", *map(str, arguments)])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return in_process.mill(
+        monkeypatch, capsys, ["import"], MILL_HOME=str(folder / "home"), MILL_STORE=f"file://{folder}/store"
+    )
 
 
 def kept(folder: Path, hardware: str) -> TrafficProfile:

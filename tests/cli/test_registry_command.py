@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cli import __main__ as command_line
 from gristmill.directory_store import DirectoryStore
 from gristmill.hardware import local_cpu
 from gristmill.trust import Channel
 from registry.garbage import DAY_S
 from registry.publication import move, publish
 from registry.rollback import roll_back
+from tests.cli import in_process
+from tests.cli.in_process import Run
 from tests.registry import world as registry_world
 from tests.registry.world import BeforeTimestamp, Killed, World, make_artifact, take
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -38,20 +36,15 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def mill(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        for name in [name for name in os.environ if name.startswith(("MILL_", "AWS_"))]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("MILL_HOME", str(world.folder))
-        monkeypatch.setenv("MILL_STORE", world.store.url)
-        monkeypatch.setenv("MILL_FLEET", "chat")
-        monkeypatch.setenv("MILL_MODEL", "llama")
-        try:
-            code = command_line.main(["registry", *arguments])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return in_process.mill(
+        monkeypatch,
+        capsys,
+        ["registry"],
+        MILL_HOME=str(world.folder),
+        MILL_STORE=world.store.url,
+        MILL_FLEET="chat",
+        MILL_MODEL="llama",
+    )
 
 
 def parsed(mill: Run, *arguments: str) -> object:
