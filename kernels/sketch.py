@@ -99,41 +99,52 @@ class SketchRecord:
 NO_SKETCH = SketchRecord()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sketch:
     """The sum of any number of observations."""
 
     level: int = 0
     """A cell lasts `CELL_NS << level`."""
-    counts: Mapping[Entry, int] = field(default_factory=dict)
+    counts: dict[Entry, int] = field(default_factory=dict)
     """Calls; `MAX_ENTRIES` at most."""
-    totals: Mapping[tuple[Stream, int], Amounts] = field(default_factory=dict)
+    totals: dict[tuple[Stream, int], Amounts] = field(default_factory=dict)
     """By stream and bucket of tokens."""
+    cells: range = range(0)
+    """From the first to the last in which anything was called; those between were quiet."""
 
-    def __add__(self, other: Sketch) -> Sketch:
-        level = max(self.level, other.level)
-        counts = _at_level(self, level)
-        for entry, calls in _at_level(other, level).items():
-            counts[entry] = counts.get(entry, 0) + calls
-        totals = dict(self.totals)
+    def add(self, other: Sketch) -> None:
+        """Counts what another sketch has observed as well; that one stays as it is."""
+        self._coarsen(max(self.level, other.level))
+        up = self.level - other.level
+        theirs = _coarser_cells(other.cells, up)
+        if theirs:
+            cells = self.cells or theirs
+            self.cells = range(min(cells.start, theirs.start), max(cells.stop, theirs.stop))
+        for entry, calls in (_coarser(other.counts, up) if up else other.counts).items():
+            self.counts[entry] = self.counts.get(entry, 0) + calls
         for bucket, (calls, time_ns) in other.totals.items():
-            before_calls, before_ns = totals.get(bucket, (0, 0))
-            totals[bucket] = (before_calls + calls, before_ns + time_ns)
-        return _bounded(Sketch(level, counts, totals))
+            before_calls, before_ns = self.totals.get(bucket, (0, 0))
+            self.totals[bucket] = (before_calls + calls, before_ns + time_ns)
+        self._bound()
+
+    def _bound(self) -> None:
+        """Makes it as fine as there is room for. What is too large on one grid was too large on every finer one, and so
+        are sums with more in them: the level depends on the observations alone.
+        """
+        while self.level < MAX_LEVEL and (len(self.counts) > MAX_ENTRIES or len(self.cells) > MAX_CELLS):
+            self._coarsen(self.level + 1)
+
+    def _coarsen(self, level: int) -> None:
+        if up := level - self.level:
+            self.level, self.counts, self.cells = level, _coarser(self.counts, up), _coarser_cells(self.cells, up)
 
     @property
     def cell_ns(self) -> int:
         return CELL_NS << self.level
 
-    @functools.cached_property
-    def cells(self) -> range:
-        """From the first to the last in which anything was called; those between were quiet."""
-        seen = {cell for _, cell, _ in self.counts}
-        return range(min(seen), max(seen) + 1) if seen else range(0)
-
     def record(self) -> SketchRecord:
         """The one record of these observations."""
-        first = min((cell for _, cell, _ in self.counts), default=0)
+        first = self.cells.start
         totals = {stream: list(group) for stream, group in groupby(sorted(self.totals), lambda key: key[0])}
         entries = {stream: list(group) for stream, group in groupby(sorted(self.counts), lambda key: key[0])}
         return SketchRecord(
@@ -155,9 +166,6 @@ class Sketch:
                 for stream in sorted({*totals, *entries})
             ),
         )
-
-
-EMPTY = Sketch()
 
 
 def from_record(record: SketchRecord) -> Sketch:
@@ -186,7 +194,7 @@ def from_record(record: SketchRecord) -> Sketch:
             totals[stream, tokens] = (calls, time_ns)
         for cell, bin_, calls in zip(kept.cells, kept.bins, kept.counts, strict=True):
             counts[stream, record.first_cell + cell, bin_] = calls
-    return _bounded(Sketch(record.level, counts, totals))
+    return _sketch(record.level, counts, totals)
 
 
 def stream_of(operator: str, dtype: str, axes: Mapping[str, int]) -> tuple[Stream, int]:
@@ -206,7 +214,7 @@ def sketched(observations: Iterable[Observation]) -> Sketch:
         key = (stream, bucket(tokens))
         before_calls, before_ns = totals.get(key, (0, 0))
         totals[key] = (before_calls + calls, before_ns + time_ns)
-    return _bounded(Sketch(0, counts, totals))
+    return _sketch(0, counts, totals)
 
 
 def of_workloads(workloads: Iterable[Workload], at_ns: int = 0) -> Sketch:
@@ -228,25 +236,23 @@ def bin_of(tokens: int) -> int:
     return math.floor(BINS_PER_OCTAVE * math.log2(max(1, tokens)))
 
 
-def _at_level(sketch: Sketch, level: int) -> dict[Entry, int]:
-    up = level - sketch.level
-    if not up:
-        return dict(sketch.counts)
+def _sketch(level: int, counts: dict[Entry, int], totals: dict[tuple[Stream, int], Amounts]) -> Sketch:
+    seen = {cell for _, cell, _ in counts}
+    sketch = Sketch(level, counts, totals, range(min(seen), max(seen) + 1) if seen else range(0))
+    sketch._bound()
+    return sketch
+
+
+def _coarser(counts: Mapping[Entry, int], up: int) -> dict[Entry, int]:
     coarse: dict[Entry, int] = {}
-    for (stream, cell, bin_), calls in sketch.counts.items():
+    for (stream, cell, bin_), calls in counts.items():
         entry = (stream, cell >> up, bin_)
         coarse[entry] = coarse.get(entry, 0) + calls
     return coarse
 
 
-def _bounded(sketch: Sketch) -> Sketch:
-    """As fine as there is room for. What is too large on one grid was too large on every finer one, and so are sums
-    with more in them: the level depends on the observations alone.
-    """
-    while sketch.level < MAX_LEVEL and (len(sketch.counts) > MAX_ENTRIES or len(sketch.cells) > MAX_CELLS):
-        level = sketch.level + 1
-        sketch = Sketch(level, _at_level(sketch, level), sketch.totals)
-    return sketch
+def _coarser_cells(cells: range, up: int) -> range:
+    return range(cells.start >> up, (cells.stop - 1 >> up) + 1) if cells else cells
 
 
 @functools.lru_cache(maxsize=1 << 12)

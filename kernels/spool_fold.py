@@ -101,7 +101,8 @@ def _read(
     from pyarrow import parquet
 
     try:
-        table = parquet.read_table(io.BytesIO(content))
+        with parquet.ParquetFile(io.BytesIO(content)) as file:
+            table = file.read(use_threads=False)  # an object is small
         table.validate(full=True)
         names = table.column_names
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -140,36 +141,35 @@ def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, An
     dropped: dict[tuple[int, str, int], int] = {}
     seen: list[Observation] = []
     for number, row in enumerate(rows):
-        place = f"row {number}"
-        counts = Counts(row["calls"], row["timed_calls"], row["timed_ns"])
-        late = row["one_in"] and counts.calls  # a device tells times later than the host counts calls
-        if min(*counts, row["dropped"], row["one_in"]) < 0 or (counts.timed_calls > counts.calls and not late):
-            raise _malformed(
-                name,
-                f"{place}: {counts}, one_in={row['one_in']}, dropped={row['dropped']}; expected 0 <= timed_calls <= "
-                "calls, none negative",
-            )
-        pattern, stream, tokens = _pattern(name, place, row)
-        estimated = _estimated(counts, row["one_in"])
-        if estimated.timed_ns >= MAX_TIME_NS:
-            raise _malformed(name, f"{place}: {counts}, one_in={row['one_in']}; expected less than 292 years of time")
-        patterns[pattern] = patterns.get(pattern, Counts()).plus(estimated)
-        seen.append((stream, tokens, row["window_start_ns"], estimated.calls, estimated.time_ns))
+        calls, timed_calls, timed_ns, one_in = row["calls"], row["timed_calls"], row["timed_ns"], row["one_in"]
+        late = one_in and calls  # a device tells times later than the host counts calls
+        if min(calls, timed_calls, timed_ns, row["dropped"], one_in) < 0 or (timed_calls > calls and not late):
+            raise _malformed(name, f"row {number}: {_told(row)}; expected 0 <= timed_calls <= calls, none negative")
+        pattern, stream, tokens = _pattern(name, number, row)
+        if one_in:  # the host says how it drew: an unbiased estimate, as if all had been timed
+            timed_calls, timed_ns = calls, timed_ns * one_in
+        counts = Counts(calls, timed_calls, timed_ns)
+        if timed_ns >= MAX_TIME_NS:
+            raise _malformed(name, f"row {number}: {_told(row)}; expected less than 292 years of time")
+        seen.append((stream, tokens, row["window_start_ns"], calls, counts.time_ns))
+        if pattern in patterns:
+            patterns[pattern].add(counts)
+        else:
+            patterns[pattern] = counts
         flush = (row["window_start_ns"], row["host"], row["process"])
         dropped[flush] = max(dropped.get(flush, 0), row["dropped"])
     return {"patterns": patterns, "dropped": sum(dropped.values()), "sketch": sketch.sketched(seen)}
 
 
-def _estimated(counts: Counts, one_in: int) -> Counts:
-    """All calls with the unbiased estimate of their time, where the host says how it drew, as if all had been timed."""
-    return Counts(counts.calls, counts.calls, counts.timed_ns * one_in) if one_in else counts
+def _told(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{column}={row[column]}" for column in ("calls", "timed_calls", "timed_ns", "one_in", "dropped"))
 
 
-def _pattern(name: str, place: str, row: Mapping[str, Any]) -> Known:
+def _pattern(name: str, number: int, row: Mapping[str, Any]) -> Known:
     try:
         return _known(row["operator"], row["dtype"], row["axes"], row["layouts"])
     except _FaultError as fault:
-        raise _malformed(name, f"{place}, {fault}") from None
+        raise _malformed(name, f"row {number}, {fault}") from None
 
 
 @lru_cache(maxsize=1 << 16)
@@ -212,7 +212,7 @@ def _request_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any
         at_ns = _arrival_ns(row)
         seen.append((PROMPTS, row["prompt_tokens"], at_ns, row["weight"], 0))
         seen.append((ANSWERS, row["generated_tokens"], at_ns, row["weight"], 0))
-    return {**tokens, **sums, "accepted": +accepted, "sketch": sketch.sketched(seen)}
+    return {**tokens, **sums, "accepted": accepted, "sketch": sketch.sketched(seen)}
 
 
 def _arrival_ns(row: Mapping[str, Any]) -> int:

@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from gristmill import records
 from gristmill.sequence import NO_STEPS, Edge, StepTimes
 from gristmill.workload import TensorLayout, Workload
-from kernels import joined_workloads, sketch
+from kernels import joined_workloads
 from kernels.errors import EmptyProfileError, SpoolObjectError
 from kernels.profile import Quantiles, RequestStatistics, TrafficProfile
 from kernels.sketch import Sketch
@@ -53,15 +53,18 @@ class Ends(NamedTuple):
     uses: int
 
 
-class Counts(NamedTuple):
+@dataclass(slots=True)
+class Counts:
     """Sums over the samples of one call pattern."""
 
     calls: int = 0
     timed_calls: int = 0
     timed_ns: int = 0
 
-    def plus(self, other: Counts) -> Counts:
-        return Counts(self.calls + other.calls, self.timed_calls + other.timed_calls, self.timed_ns + other.timed_ns)
+    def add(self, other: Counts) -> None:
+        self.calls += other.calls
+        self.timed_calls += other.timed_calls
+        self.timed_ns += other.timed_ns
 
     @property
     def time_ns(self) -> int:
@@ -69,7 +72,7 @@ class Counts(NamedTuple):
         return self.calls * self.timed_ns // self.timed_calls if self.timed_calls else 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tally:
     """The sum of some spool files of one source. Every field is itself a sum, a minimum, a maximum or a union."""
 
@@ -77,7 +80,7 @@ class Tally:
     start_ns: int
     end_ns: int
     versions: frozenset[tuple[str, str]] = frozenset()
-    patterns: Mapping[Pattern, Counts] = field(default_factory=dict)
+    patterns: dict[Pattern, Counts] = field(default_factory=dict)
     prompt_tokens: Counter[int] = field(default_factory=Counter)
     """Requests by number of tokens."""
     generated_tokens: Counter[int] = field(default_factory=Counter)
@@ -91,30 +94,28 @@ class Tally:
     """Drafts that were accepted at least so far, by position."""
     dropped_requests: int = 0
     steps: StepTimes = NO_STEPS
-    sketch: Sketch = sketch.EMPTY
+    sketch: Sketch = field(default_factory=Sketch)
 
-    def __add__(self, other: Tally) -> Tally:
-        """Both tallies' samples; they come from one source."""
-        patterns = dict(self.patterns)
+    def add(self, other: Tally) -> None:
+        """Counts the samples of another tally of this source as well; that one stays as it is."""
+        self.start_ns = min(self.start_ns, other.start_ns)
+        self.end_ns = max(self.end_ns, other.end_ns)
+        self.versions |= other.versions
         for pattern, counts in other.patterns.items():
-            patterns[pattern] = patterns.get(pattern, Counts()).plus(counts)
-        return Tally(
-            source=self.source,
-            start_ns=min(self.start_ns, other.start_ns),
-            end_ns=max(self.end_ns, other.end_ns),
-            versions=self.versions | other.versions,
-            patterns=patterns,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            generated_tokens=self.generated_tokens + other.generated_tokens,
-            dropped=self.dropped + other.dropped,
-            edges=self.edges + other.edges,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            drafts=self.drafts + other.drafts,
-            accepted=self.accepted + other.accepted,
-            dropped_requests=self.dropped_requests + other.dropped_requests,
-            steps=self.steps + other.steps,
-            sketch=self.sketch + other.sketch,
-        )
+            known = self.patterns.get(pattern)
+            if known is None:
+                known = self.patterns[pattern] = Counts()
+            known.add(counts)
+        self.prompt_tokens.update(other.prompt_tokens)
+        self.generated_tokens.update(other.generated_tokens)
+        self.dropped += other.dropped
+        self.edges.update(other.edges)
+        self.cached_tokens += other.cached_tokens
+        self.drafts += other.drafts
+        self.accepted.update(other.accepted)
+        self.dropped_requests += other.dropped_requests
+        self.steps += other.steps
+        self.sketch.add(other.sketch)
 
     def profile(self) -> TrafficProfile:
         """The traffic profile of these samples."""
@@ -151,26 +152,20 @@ def total(tallies: Iterable[tuple[str, Tally]]) -> Tally:
         SpoolObjectError: naming one from another fleet, model or hardware than the first.
         EmptyProfileError: if there is none.
     """
-    parts: list[tuple[int, Tally]] = []
-    """How many tallies each is the sum of; each at least twice the next, so that none is added to again and again."""
+    result: Tally | None = None
     for name, one in tallies:
-        if parts and one.source != parts[0][1].source:
-            other, expected = ("/".join(t.source) for t in (one, parts[0][1]))
+        if result is None:
+            result = Tally(one.source, one.start_ns, one.end_ns)
+        if one.source != result.source:
+            other, expected = ("/".join(t.source) for t in (one, result))
             raise SpoolObjectError(
                 f"spool object {name}: from {other}, but the others are from {expected}: fold them apart"
             )
-        size, sum_ = 1, one
-        while parts and parts[-1][0] <= size:
-            earlier, part = parts.pop()
-            size, sum_ = earlier + size, part + sum_
-        parts.append((size, sum_))
-    if not parts:
+        result.add(one)
+    if result is None:
         raise EmptyProfileError(
             "the spool holds no object: let the fleet serve with sampling on (./mill serve), then capture again"
         )
-    result = parts.pop()[1]
-    while parts:
-        result = parts.pop()[1] + result
     return result
 
 

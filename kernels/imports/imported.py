@@ -77,7 +77,7 @@ class Collector:
 
     def add(self, pattern: Pattern, calls: int, time_ns: int) -> None:
         """Calls of an operator that has a definition, and all their time."""
-        self._patterns[pattern] = self._patterns.get(pattern, Counts()).plus(Counts(calls, calls, time_ns))
+        self._patterns.setdefault(pattern, Counts()).add(Counts(calls, calls, time_ns))
         self._seen.append((*_stream(pattern), self._block * BLOCK_NS, calls, time_ns))
         self._covered_ns += time_ns
 
@@ -148,7 +148,10 @@ class Collector:
             cached_tokens=self._cached_tokens,
             sketch=sketch.sketched(self._seen),
         )
-        self._tally = tally if self._tally is None else self._tally + tally
+        if self._tally is None:
+            self._tally = tally
+        else:
+            self._tally.add(tally)
         self._patterns, self._prompts, self._answers, self._cached_tokens = {}, Counter(), Counter(), 0
         self._seen = []
 

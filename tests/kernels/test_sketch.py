@@ -4,8 +4,6 @@ import dataclasses
 import json
 import random
 from collections import Counter
-from functools import reduce
-from operator import add
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from gristmill import records
 from gristmill.errors import MalformedRecordError
 from kernels import sketch
-from kernels.sketch import CELL_NS, PROMPTS, Observation, SketchRecord, Stream, from_record, sketched
+from kernels.sketch import CELL_NS, PROMPTS, Observation, Sketch, SketchRecord, Stream, from_record, sketched
 from tests.kernels.test_profile import call_pattern
 
 NORM = Stream("rms_norm", "float32", "tokens", '{"hidden":64}')
@@ -33,6 +31,13 @@ observations = st.lists(
 parts = st.lists(observations, min_size=1, max_size=6)
 
 
+def summed(*sketches: Sketch) -> Sketch:
+    whole = Sketch()
+    for one in sketches:
+        whole.add(one)
+    return whole
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that sums of a few observations are too large for the finest grid."""
@@ -44,18 +49,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whoever_adds_in_whatever_order_comes_to_one_sketch(seen: list[list[Observation]], rng: random.Random) -> None:
     whole = sketched(one for part in seen for one in part)
     sketches = [sketched(part) for part in seen]
-    assert reduce(add, sketches, sketch.EMPTY) == whole
+    assert summed(*sketches) == whole
     while len(sketches) > 1:
         one, other = (sketches.pop(rng.randrange(len(sketches))) for _ in range(2))
-        assert one + other == other + one
-        sketches.append(one + other)
+        assert summed(one, other) == summed(other, one)
+        sketches.append(summed(one, other))
     assert sketches[0] == whole
     assert sketches[0].record() == whole.record()
 
 
 @given(parts)
 def test_no_call_is_lost_and_there_is_no_more_than_there_is_room_for(seen: list[list[Observation]]) -> None:
-    whole = reduce(add, map(sketched, seen))
+    whole = summed(*map(sketched, seen))
     calls: Counter[Stream] = Counter()
     time_ns: Counter[Stream] = Counter()
     for stream, _, _, count, ns in (one for part in seen for one in part):
@@ -97,9 +102,9 @@ def test_a_coarser_bucket_joins_whole_finer_ones() -> None:
 def test_cells_between_are_quiet_and_lie_on_one_grid() -> None:
     late = sketched([(NORM, 4, 7 * CELL_NS + 5, 3, 10)])
     early = sketched([(NORM, 4, 2 * CELL_NS, 2, 10)])
-    assert (early + late).cells == range(2, 8)
-    assert sketch.EMPTY.cells == range(0)
-    assert early + sketch.EMPTY == early
+    assert summed(early, late).cells == range(2, 8)
+    assert not Sketch().cells
+    assert summed(early, Sketch()) == early
 
 
 def test_a_day_of_many_shapes_is_small() -> None:
@@ -114,7 +119,7 @@ def test_a_day_of_many_shapes_is_small() -> None:
             sketched((s, rng.randrange(1, 8192), t * CELL_NS, 10**6, 10**12) for s in streams for _ in range(99))
             for t in range(0, 8640, 60)
         ]
-        day = reduce(add, hours)
+        day = summed(*hours)
     assert day.level > 0
     assert len(records.canonical_json(day.record())) < 1 << 19
 

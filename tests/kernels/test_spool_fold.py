@@ -27,6 +27,7 @@ from kernels import catalogue, inputs, sketch, spool_fold
 from kernels.drift import drift
 from kernels.errors import EmptyProfileError, SpoolObjectError
 from kernels.profile import Quantiles, TrafficProfile, parse
+from kernels.tally import Tally, total
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -320,6 +321,10 @@ files = st.lists(
 )
 
 
+def enumerated(tallies: list[Tally]) -> list[tuple[str, Tally]]:
+    return [(f"part {number}", one) for number, one in enumerate(tallies)]
+
+
 @settings(deadline=None, max_examples=40)
 @given(files, st.integers(0, 100), st.integers(0, 6))
 def test_order_and_grouping_of_files_do_not_matter(parts: list[tuple[str, bytes]], seed: int, cut: int) -> None:
@@ -328,14 +333,11 @@ def test_order_and_grouping_of_files_do_not_matter(parts: list[tuple[str, bytes]
     random.Random(seed).shuffle(shuffled)
     assert spool_fold.fold(shuffled) == expected
     tallies = [spool_fold.tally(*part) for part in shuffled]
-    split = min(cut, len(tallies) - 1)
-    grouped = tallies[split]
-    for tally in tallies[split + 1 :]:
-        grouped = grouped + tally
-    for tally in reversed(tallies[:split]):
-        grouped = tally + grouped
+    halves = [total(enumerated(half)) for half in (tallies[:cut], tallies[cut:]) if half]
+    grouped = total(enumerated(halves))
     assert grouped.profile() == expected
     assert sum(w.calls for w in expected.workloads) == sum(c.calls for c in grouped.patterns.values())
+    assert total(enumerated(tallies)).profile() == expected, "adding has changed what was added"
 
 
 def _without(column: str) -> tuple[str, bytes]:
