@@ -2,6 +2,8 @@
 
 Shapes are near when few doublings lie between them: the distance of two workloads is the Euclidean one between the
 base-2 logarithms of their axes.
+
+Shape suffixes: W workloads, D draws.
 """
 
 from __future__ import annotations
@@ -9,6 +11,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agents import lesson
 from agents.bandit import PatternBandit, nearness, priors
@@ -23,14 +28,18 @@ MISSING_AXIS = 4.0
 """Doublings that an axis counts which only one of two workloads has."""
 RECALLED_CANDIDATES = 24
 RECALLED_LESSONS = 100
-FIRST = 4
+FIRST = 2
 """Remembered combinations that a pattern agent tries before its defaults, per range of traffic."""
-JUDGED_FIRST = 8
+JUDGED_FIRST = 12
 """Candidates that a search begins with, at most."""
-LEAST_ADDED = 0.05
-"""What the next of them has to add to the others' promise, as the logarithm of a ratio: 5 % of the time. What promises
-less more was as likely lucky when it was timed, since a search tells no smaller gain apart.
+LEAST_ADDED = 0.01
+"""What the next of them has to add, in expectation, to the best of the others, as the logarithm of a ratio: one per
+cent of the time.
 """
+ASTRAY = 0.1
+"""By how much, as the logarithm of a ratio, a promise is off: a search times in a hurry, and other shapes are other."""
+DRAWS = 64
+"""Of what every candidate may turn out to give on a workload, from which expectations are taken."""
 MAX_QUERY = 200
 
 
@@ -109,33 +118,39 @@ def first(
     weights: Sequence[float],
     hardware: str,
 ) -> list[Candidate]:
-    """What to judge before all else: each candidate adds the most to what those before it promise for the workloads
-    together, until the next one would add next to nothing.
+    """What to judge before all else: each candidate adds the most, in expectation, to the best of those before it for
+    the workloads together, until the next one would add next to nothing. Several that promise alike are all of use,
+    since nobody knows which of them keeps its promise here.
 
     Args:
         options: candidates as they would run here, with what speaks for each.
         weights: shares of the engine's time, of the workloads in order.
     """
-    promises = {
-        candidate.digest: [
-            promise(entry, workload, hardware) if candidate.domain.admits(workload) else 0.0 for workload in workloads
-        ]
-        for candidate, entry in options
-    }
-    covered = [0.0] * len(workloads)
+    share_W = np.array(weights)
+    hopes = {candidate.digest: _hopes(candidate, entry, workloads, hardware) for candidate, entry in options}
+    best_WD = np.zeros((len(workloads), DRAWS))
     chosen: list[str] = []
-
-    def added(digest: str) -> float:
-        return sum(w * max(0.0, p - c) for w, p, c in zip(weights, promises[digest], covered, strict=True))
-
-    while len(chosen) < JUDGED_FIRST and promises:
-        best = max(sorted(promises), key=added)
-        if added(best) < LEAST_ADDED:
+    while hopes and len(chosen) < JUDGED_FIRST:
+        added = {d: float(share_W @ np.maximum(hope_WD - best_WD, 0.0).mean(1)) for d, hope_WD in hopes.items()}
+        digest = max(sorted(added), key=lambda one: added[one])
+        if added[digest] < LEAST_ADDED:
             break
-        chosen.append(best)
-        covered = list(map(max, covered, promises[best]))
+        chosen.append(digest)
+        best_WD = np.maximum(best_WD, hopes.pop(digest))
     by_digest = {candidate.digest: candidate for candidate, _ in options}
     return [by_digest[digest] for digest in chosen]
+
+
+def _hopes(
+    candidate: Candidate, entry: CandidateEntry, workloads: Sequence[Workload], hardware: str
+) -> NDArray[np.float64]:
+    """Logarithms of ratios that it may turn out to have, W by D. What was written anew from one entry for several
+    ranges is the same kernel, and turns out the same.
+    """
+    promises_W = np.array([promise(entry, w, hardware) if candidate.domain.admits(w) else 0.0 for w in workloads])
+    chance = np.random.default_rng(int(entry.candidate[:15], 16))
+    off_WD = ASTRAY * chance.standard_normal((len(workloads), DRAWS))
+    return np.where(promises_W[:, None] > 0, np.maximum(0.0, promises_W[:, None] + off_WD), 0.0)
 
 
 def promise(entry: CandidateEntry, workload: Workload, hardware: str) -> float:
