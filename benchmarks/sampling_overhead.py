@@ -40,8 +40,8 @@ COMMAND = "python -m benchmarks.sampling_overhead"
 ISSUE = 6
 LIMIT, LIMIT_HIGH = 0.01, 0.02
 ROWS = 8
-PROMPT_TOKENS, BLOCK_STEPS = 32, 6
-REPLAYED_TOKENS = 24
+PROMPT_TOKENS, BLOCK_STEPS = 32, 2
+REPLAYED_TOKENS = 8
 START_TIMEOUT_S = 240.0
 SAMPLED, SILENT = "sampled", "silent"
 Measure = Callable[[str], float]
@@ -51,7 +51,7 @@ Measure = Callable[[str], float]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("transformers", "vllm", "both"), default="both")
-    parser.add_argument("--pairs", type=int, default=60, help="per engine")
+    parser.add_argument("--pairs", type=int, default=300, help="per engine")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--dry-run", action="store_true", help="print, but do not write docs/figures.json")
     arguments = parser.parse_args()
