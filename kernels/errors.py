@@ -39,3 +39,7 @@ class ModelError(GristmillError):
 
 class DraftError(GristmillError):
     """No definition can be drafted from what was recorded."""
+
+
+class DeviceProfileError(GristmillError):
+    """A hardware profile does not have the form of one, contradicts another, or there is none."""

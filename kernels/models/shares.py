@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels.definition import Cost
+from kernels.devices.device_profile import DeviceProfile, profiles
 from kernels.errors import ModelError
 from kernels.models.step import OperatorCall
 from kernels.roofline import Peaks
@@ -29,28 +30,17 @@ class Device:
     """Dense matrix products by dtype."""
 
     def flops_per_ns(self, dtype: str) -> float:
-        """Of the dtype; float16 is as fast as bfloat16, and what is not stated as float32."""
-        named = {"float16": "bfloat16"}.get(dtype, dtype)
+        """Of the dtype; float16 counts as bfloat16, floats of eight bits are alike, what is not stated is float32."""
+        named = {"float16": "bfloat16"}.get(dtype, "float8" if dtype.startswith("float8") else dtype)
         return self.gflops.get(named, self.gflops["float32"])
 
 
-def _stated(name: str, memory_gb_s: float, bfloat16_tflops: float, float32_tflops: float) -> Device:
-    return Device(name, memory_gb_s, {"bfloat16": 1000 * bfloat16_tflops, "float32": 1000 * float32_tflops})
+def _stated(profile: DeviceProfile) -> Device:
+    return Device(profile.name, profile.memory_bandwidth_gb_s, profile.gflops)
 
 
-DEVICES = {
-    device.name: device
-    for device in (
-        _stated("a100", 2039, 312, 19.5),
-        _stated("l4", 300, 121, 30.3),
-        _stated("l40s", 864, 362, 91.6),
-        _stated("h100", 3350, 989, 67),
-        _stated("h200", 4800, 989, 67),
-        _stated("b200", 8000, 2250, 75),
-        _stated("mi300x", 5300, 1307, 163.4),
-    )
-}
-"""By name: SXM forms of 80 GB and more, without sparsity, from the vendors' data sheets."""
+DEVICES = {name: _stated(profile) for name, profile in profiles().items()}
+"""By name: those that have a hardware profile."""
 
 
 def device(name: str) -> Device:
