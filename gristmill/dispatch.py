@@ -60,7 +60,8 @@ class Dispatcher:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._settings = settings or DispatchSettings()
-        self._hardware = hardware
+        self.hardware = hardware
+        """Key of what the engine's model is computed on; tables for any other are refused."""
         self._environ = environ
         self._kill_text = kill_text(environ)
         self.kill: KillSwitch = read_kill_switch(environ)
@@ -150,7 +151,7 @@ class Dispatcher:
         with self._lock:
             count = len(self.sites)
         try:
-            check_consistent(generation, self._hardware, self.sites[:count])
+            check_consistent(generation, self.hardware, self.sites[:count])
             self._take_back(generation, replaced=False)
             staged.add(*self.sites[:count])
             with self._lock:
@@ -215,7 +216,7 @@ class Dispatcher:
         self._captures = Captures(self._lock)
         self.trials = Trials()
         self._staged = None
-        empty = generations.empty(self._loaded.generation.channel, self._hardware)
+        empty = generations.empty(self._loaded.generation.channel, self.hardware)
         self._loaded = StagedGeneration(empty, self._settings, self._captures)
         self._loaded.add(*self.sites)
         self._permitted.clear()

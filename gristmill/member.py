@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gristmill import value_capture
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
-from gristmill.hardware import local_cpu
+from gristmill.hardware import device_type, hardware_of
 from gristmill.hook import Instruments
 from gristmill.host import Host, HostEvent
 from gristmill.membership import Membership, checked_worker, inherited
@@ -100,7 +100,7 @@ class Member:
         from gristmill.cache_reader import CacheReader
         from gristmill.pull import Puller
 
-        root, hardware, folder = membership.trusted_root(), local_cpu().key, Path(membership.cache_dir)
+        root, hardware, folder = membership.trusted_root(), self.dispatcher.hardware, Path(membership.cache_dir)
         at = (root, membership.fleet, membership.model, hardware, membership.channel, folder, self._table_names)
         return Puller(membership.report_store(environ), *at) if membership.store else CacheReader(*at)
 
@@ -138,7 +138,8 @@ def join(
         child = multiprocessing.parent_process() is not None
         worker = multiprocessing.current_process().name.replace(":", ".") if child else ""
     settings = DispatchSettings(shadow_every=membership.shadow_every)
-    dispatcher = Dispatcher(membership.channel, local_cpu().key, settings, environ)
+    hardware = hardware_of(device_type(model)).key
+    dispatcher = Dispatcher(membership.channel, hardware, settings, environ)
     values = value_capture.from_environment(environ)
     attachment = attach(model, dispatcher, Sampler(membership.sample_period, values=values))
     return Member(membership, dispatcher, attachment, worker, emit, environ)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from gristmill import __version__, records, sidecar_status
 from gristmill.cohort import FOLLOWING
 from gristmill.errors import GristmillError, SidecarError
-from gristmill.hardware import local_cpu
+from gristmill.hardware import local_hardware
 from gristmill.outbox import Outbox
 from gristmill.poll_schedule import PollSchedule
 from gristmill.serving.protocol import LineWriter
@@ -195,7 +195,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--root-file", type=Path, help="trusted root metadata, which the key ceremony made")
     result.add_argument("--fleet", required=True)
     result.add_argument("--model", required=True, help="the model's name in channels")
-    result.add_argument("--hardware", default="", help="hardware key of the engines; this machine's processor")
+    result.add_argument(
+        "--hardware", default="", help="hardware key of the engines; this machine's GPU, or its processor"
+    )
     result.add_argument("--channel", choices=FOLLOWING, default="stable")
     result.add_argument("--cache-dir", type=Path, required=True, help="folder shared with the engines")
     result.add_argument("--outbox-dir", type=Path, help="where engines leave reports; CACHE_DIR/outbox")
@@ -211,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     found = parser().parse_args(arguments)
     writer = LineWriter(sys.stdout)
     try:
-        at = Channel(found.channel, found.fleet, found.model, found.hardware or local_cpu().key)
+        at = Channel(found.channel, found.fleet, found.model, found.hardware or local_hardware().key)
         if found.status:
             return probe(found.cache_dir, at)
         if not found.store or not found.root_file or found.poll_s <= 0:

@@ -6,18 +6,23 @@ is an object as well (see `tasks.traffic`). So a change is told from the store a
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gristmill.store import ObjectStore, read
+from kernels.devices.device_profile import profile_of
 from kernels.profile import TrafficProfile, parse
 from tasks import traffic
 from tasks.settings import Settings
 
 OURS = "gristmill"
 """Its own version changes nothing about the times that it samples."""
+
+ACCELERATOR = re.compile(r"sm_|gfx")
+"""How hardware keys of GPUs start."""
 
 Place = tuple[str, str]
 """Model and hardware."""
@@ -63,9 +68,18 @@ def places_changed(served: Iterable[Place], compiled: Iterable[Place]) -> Iterat
     models = {model for model, _ in known}
     for model, hardware in sorted(set(served) - known):
         if model in models:
-            yield Change(Kind.DEVICE, model, hardware, f"{model} is served on {hardware}, which is new")
+            yield Change(
+                Kind.DEVICE, model, hardware, f"{model} is served on {hardware}, which is new{_lack(hardware)}"
+            )
         else:
             yield Change(Kind.MODEL, model, hardware, f"{model} is served, and nothing was compiled for it yet")
+
+
+def _lack(hardware: str) -> str:
+    """What nobody knows of a GPU yet; empty for one that has a hardware profile, and for CPUs, which are measured."""
+    if not ACCELERATOR.match(hardware) or profile_of(hardware) is not None:
+        return ""
+    return "; no file of kernels/devices says what it can do"
 
 
 def engine_change(compiled: TrafficProfile, newest: TrafficProfile) -> str:

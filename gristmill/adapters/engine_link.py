@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill import __version__, records, value_capture
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
-from gristmill.hardware import local_cpu
+from gristmill.hardware import device_type, hardware_of
 from gristmill.host import HostEvent
 from gristmill.member import Member
 from gristmill.membership import Membership, inherited
@@ -81,13 +81,14 @@ class MemberLink(Link):
         membership = inherited(self.environ)
         membership.check(self.environ)
         settings = DispatchSettings(shadow_every=membership.shadow_every)
-        dispatcher = Dispatcher(membership.channel, local_cpu().key, settings, self.environ)
+        hardware = hardware_of(device_type(model)).key
+        dispatcher = Dispatcher(membership.channel, hardware, settings, self.environ)
         values = value_capture.from_environment(self.environ)
         sampler = None if dispatcher.kill.sampling else Sampler(membership.sample_period, values=values)
         attachment = self.attachment = self._attach(model, dispatcher, sampler)
         for operator, why in attachment.left.items():
             self.logger.info("%s stays with the engine: %s", operator, why)
-        self.spool = opened_spool(membership, sampler, self._packages, self.logger, self.environ)
+        self.spool = opened_spool(membership, hardware, sampler, self._packages, self.logger, self.environ)
         member = Member(membership, dispatcher, attachment, worker, self._tell, self.environ)
         member.start()
         self.member, self._problem = member, ""
@@ -157,6 +158,7 @@ class MemberLink(Link):
 
 def opened_spool(
     membership: Membership,
+    hardware: str,
     sampler: Sampler | None,
     packages: Sequence[str],
     logger: logging.Logger,
@@ -169,16 +171,16 @@ def opened_spool(
         logger.warning("pyarrow is not installed, so samples are not spooled; install gristmill[capture]")
         return None
     folder = Path(membership.cache_dir) / "spool"
-    spool = Spool(membership.report_store(environ), _identity(membership, packages), sampler, folder)
+    spool = Spool(membership.report_store(environ), _identity(membership, hardware, packages), sampler, folder)
     spool.start(membership.spool_s)
     return spool
 
 
-def _identity(membership: Membership, packages: Sequence[str]) -> Identity:
+def _identity(membership: Membership, hardware: str, packages: Sequence[str]) -> Identity:
     """Whose samples those of this process are."""
     found = {name.partition("-")[0]: _version(name) for name in ("torch", *packages)}
     versions = {name: version for name, version in found.items() if version}
-    return Identity(membership.fleet, membership.model, local_cpu().key, {"gristmill": __version__, **versions})
+    return Identity(membership.fleet, membership.model, hardware, {"gristmill": __version__, **versions})
 
 
 def _version(name: str) -> str:

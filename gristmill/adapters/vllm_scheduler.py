@@ -17,6 +17,7 @@ from gristmill import records
 from gristmill.adapters.engine_link import Link, opened_spool
 from gristmill.adapters.scheduler_statistics import SchedulerStatistics
 from gristmill.adapters.vllm import LINKED, LOGGER, PACKAGES
+from gristmill.hardware import hardware_of
 from gristmill.kill_switch import read_kill_switch
 from gristmill.membership import inherited
 from gristmill.request_log import FinishedRequest
@@ -81,7 +82,9 @@ class SchedulerLink(Link):
         self._reading = not read_kill_switch(environ).sampling
         membership = inherited(environ)
         membership.check(environ)
-        self._spool = opened_spool(membership, Sampler(membership.sample_period), PACKAGES, LOGGER, environ)
+        hardware = hardware_of(self._scheduler.vllm_config.device_config.device_type).key
+        sampler = Sampler(membership.sample_period)
+        self._spool = opened_spool(membership, hardware, sampler, PACKAGES, LOGGER, environ)
 
     def _update_from_output(self, scheduler_output: Any, *arguments: Any, **keywords: Any) -> Any:
         if self._reading:

@@ -16,6 +16,7 @@ from typing import Any
 
 from gristmill import records
 from gristmill.errors import MalformedRecordError
+from gristmill.hardware import describe_gpu
 from kernels.errors import DeviceProfileError
 
 FOLDER = Path(__file__).parent
@@ -132,6 +133,15 @@ def limits_of(architecture: str) -> DeviceLimits:
             f"architecture {architecture!r}: no hardware profile states its limits, expected "
             f"{', '.join(sorted(known))}; add a file to kernels/devices"
         ) from None
+
+
+def profile_of(key: str) -> DeviceProfile | None:
+    """Of the GPU that has this hardware key, if it is the whole of one that is known."""
+    for profile in profiles().values():
+        known = (describe_gpu(name, profile.architecture, profile.multiprocessors or 0) for name in profile.reported_as)
+        if profile.backend != "cpu" and any(one.key == key for one in known):
+            return profile
+    return None
 
 
 def read_folder(folder: Path) -> dict[str, DeviceProfile]:

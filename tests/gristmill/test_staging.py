@@ -16,6 +16,7 @@ from gristmill import sealed_object
 from gristmill.dispatch import Dispatcher
 from gristmill.domain import AxisRange, Domain
 from gristmill.generation import Generation
+from gristmill.hardware import describe_gpu
 from gristmill.hook import Hook, Instruments
 from gristmill.kernel_table import FileRef, TableEntry
 from gristmill.site import Site
@@ -178,6 +179,20 @@ def test_a_generation_that_contradicts_itself_changes_nothing(
     engine.norm(4)
     (entry,) = engine.dispatcher.status()["entries"]
     assert (engine.dispatcher.generation.number, entry["hits"]) == (1, 1)
+
+
+def test_a_table_for_one_architecture_is_not_taken_by_its_neighbour(
+    make_entry: MakeEntry, make_generation: MakeGeneration
+) -> None:
+    b200, b300 = describe_gpu("NVIDIA B200", "sm_100"), describe_gpu("NVIDIA B200", "sm_103")
+    made = make_generation(1, make_entry("rms_norm", 1, 8))
+    made = replace(made, hardware="", tables=tuple(replace(table, hardware=b200.key) for table in made.tables))
+    neighbour = Engine(b300.key)
+    (refusal,) = neighbour.dispatcher.stage(made)
+    assert refusal.whole and "is for sm_100-NVIDIA_B200, not sm_103-NVIDIA_B200" in refusal.reason
+    assert neighbour.dispatcher.step_boundary() is None
+    engine = Engine(b200.key)
+    assert engine.dispatcher.stage(made) == ()
 
 
 def test_a_site_made_late_may_be_the_one_that_finds_a_contradiction(

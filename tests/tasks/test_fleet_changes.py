@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gristmill.directory_store import DirectoryStore
+from gristmill.hardware import gpus_of_nvidia_smi
 from kernels.profile import TrafficProfile
 from tasks import traffic
 from tasks.compilation import search_id_of
@@ -82,6 +83,20 @@ def test_reasons_to_compile(fleet: Fleet) -> None:
     assert reason_to_compile(fleet.store, fleet.settings, moved) == (
         "traffic has moved: rms_norm float32: tokens from 1 to 4096, 100% of the time"
     )
+
+
+def test_a_gpu_that_arrives_is_a_new_device_and_one_without_a_profile_is_told_so(fleet: Fleet) -> None:
+    """Hosts sample under the key of what their model is computed on, so that nothing else has to notice."""
+    known, unknown = gpus_of_nvidia_smi("NVIDIA H200, 9.0\nNVIDIA X100, 13.0\n")
+    traffic.mark_compiled(fleet.store, fleet.settings, ran())
+    fleet.samples(hardware=known.key)
+    (change,) = fleet_changes(fleet.store, fleet.settings, 24.0)
+    assert (change.kind, change.hardware) == (Kind.DEVICE, "sm_90-NVIDIA_H200")
+    assert change.told == "tiny is served on sm_90-NVIDIA_H200, which is new"
+    traffic.mark_compiled(fleet.store, replace(fleet.settings, hardware=known.key), replace(ran(), hardware=known.key))
+    fleet.samples(hardware=unknown.key)
+    (change,) = fleet_changes(fleet.store, fleet.settings, 24.0)
+    assert change.told.endswith("sm_130-NVIDIA_X100, which is new; no file of kernels/devices says what it can do")
 
 
 def test_our_own_version_is_no_engine() -> None:

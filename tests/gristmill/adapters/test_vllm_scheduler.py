@@ -21,6 +21,8 @@ class Scheduler:
         self.size = size
         self.freed: list[str] = []
         self.gristmill: Any = None
+        device = types.SimpleNamespace(device_type="cpu")
+        self.vllm_config = types.SimpleNamespace(device_config=device)
 
     def get_request_counts(self) -> tuple[int, int]:
         return 2, 1

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import records
+from gristmill.hardware import describe_gpu, gpus_of_nvidia_smi, local_cpu
 from kernels.devices.device_profile import (
     DTYPES,
     FOLDER,
@@ -21,6 +22,7 @@ from kernels.devices.device_profile import (
     Source,
     limits_of,
     parse,
+    profile_of,
     profiles,
     read_folder,
 )
@@ -216,6 +218,16 @@ def test_files_that_contradict_each_other_are_refused(
     (tmp_path / file_name).write_text(json.dumps({**H200, **changes}))
     with pytest.raises(DeviceProfileError, match=told):
         read_folder(tmp_path)
+
+
+def test_a_device_is_known_by_the_key_that_its_hosts_have() -> None:
+    (h200,) = gpus_of_nvidia_smi("NVIDIA H200, 9.0")
+    found = profile_of(h200.key)
+    assert found is not None and found.name == "h200"
+    assert profile_of(describe_gpu("AMD Instinct MI300X", "gfx942", 304).key) is profiles()["mi300x"]
+    assert profile_of(describe_gpu("AMD Instinct MI300X", "gfx942", 38).key) is None
+    assert profile_of(describe_gpu("NVIDIA H200", "sm_103").key) is None
+    assert profile_of(local_cpu().key) is None
 
 
 def test_shares_of_time_know_the_same_devices() -> None:
