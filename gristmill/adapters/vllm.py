@@ -41,7 +41,7 @@ def _register() -> None:
 
     from gristmill.adapters import vllm_scheduler, vllm_tuned, vllm_worker
 
-    vllm_tuned.point(os.environ, membership.cache_dir)
+    vllm_tuned.follow(membership, os.environ)
     for layer in LAYERS:
         _stand_in(layer)
     _separate_compiled_graphs()

