@@ -65,7 +65,7 @@ def drift_rows(drift: Drift) -> list[dict[str, str]]:
             "octaves": f"{m.octaves:.2f} of {m.octaves_limit:.2f}",
             "psi": "" if m.time_share is None else f"{m.psi:.2f} of {m.psi_limit:.2f}",
             "time": "" if m.time_share is None else f"{m.time_share:.1%}",
-            "moved": f"as {m.usual}" if m.usual else ("yes" if m.moved else "no"),
+            "moved": f"as {m.usual}" if m.usual else ("yes" if m.moved else "too few calls" if m.few else "no"),
         }
         for m in drift.moves
     ]

@@ -38,6 +38,10 @@ ARRIVALS_NS = 20 * 60 * 10**9
 """Windows of requests that are shorter tell no rate."""
 LEAST_CELLS = 12
 """Of a window that can be drawn anew; one with fewer counts as free of noise."""
+LEAST_CALLS = 5
+"""Of a window, to say how its calls or requests are distributed: of fewer, two windows of the same traffic are often
+octaves apart, and a bootstrap of one call shows no noise.
+"""
 DRAWS = 400
 QUANTILE = 0.99
 ARRIVALS = "arrivals"
@@ -66,6 +70,8 @@ class Move:
     after: float
     time_share: float | None
     """Of the time in sampled operators, the larger of before and after; None for requests."""
+    few: bool = False
+    """Whether one of the windows holds too few calls to tell how they are distributed."""
     usual: str = ""
     """When this hour's traffic was the same before what is compared with: no drift, then."""
 
@@ -76,6 +82,8 @@ class Move:
             return False
         if (self.before == 0) != (self.after == 0):
             return True
+        if self.few:
+            return False
         least = self.octaves_limit - DRIFT_OCTAVES + LEAST_OCTAVES
         return self.octaves > self.octaves_limit or (self.psi > self.psi_limit and self.octaves > least)
 
@@ -189,6 +197,7 @@ class _Window:
     def __init__(self, counts_CK: Floats, seen: Sketch) -> None:
         self.seen = seen
         self.calls = int(counts_CK.sum())
+        self.few = self.calls < LEAST_CALLS
         self.share_K: Floats = counts_CK.sum(axis=0) / max(1, self.calls)
         sums_DK = drawn(counts_CK)
         sums_DK = sums_DK[sums_DK.any(axis=1)]
@@ -243,6 +252,10 @@ class _Bins:
         for (number, shape, octave), part in parts.items():
             matrix_KO[number, place[shape, octave]] = part
         return matrix_KO
+
+    @property
+    def few(self) -> bool:
+        return any(window.few for window in self.windows)
 
     def positions(self) -> dict[str, Floats]:
         """By axis, the log2 of each column's extent, of axes along which there is more than one."""
@@ -326,6 +339,7 @@ def _operator_moved(bins: _Bins, subject: str, dtype: str, axis: str, time_share
         before,
         after,
         time_share,
+        bins.few,
     )
 
 
@@ -333,7 +347,7 @@ def _requests_moved(bins: _Bins, axis: str) -> Move:
     """By octaves only: lengths of few requests crowd and leave single bins by chance."""
     octaves, noise = bins.octaves(bins.positions()[axis])
     before, after = bins.means(axis)
-    return Move(REQUESTS, "", axis, 0.0, DRIFT_PSI, octaves, DRIFT_OCTAVES + noise, before, after, None)
+    return Move(REQUESTS, "", axis, 0.0, DRIFT_PSI, octaves, DRIFT_OCTAVES + noise, before, after, None, bins.few)
 
 
 def _arrivals_moved(old: Sketch, new: Sketch) -> Move | None:

@@ -131,6 +131,19 @@ def test_requests_move_by_their_lengths_and_by_their_rate() -> None:
     assert "/s to " in busier.told
 
 
+def test_a_few_calls_or_requests_do_not_tell_how_they_are_distributed() -> None:
+    def seen(tokens: int, calls: int) -> TrafficProfile:
+        observed = [(NORM, tokens, 0, calls, calls), (PROMPTS, tokens, 0, calls, 0)]
+        return dataclasses.replace(traffic(), sketch=sketch.sketched(observed).record())
+
+    few = drifting.LEAST_CALLS - 1
+    for one, other in ((seen(1, few), seen(4096, 1000)), (seen(1, 1000), seen(4096, few))):
+        result = drift(one, other)
+        assert {m.subject for m in result.moves if m.few} == {"requests", "rms_norm"} and not result.exceeds
+    assert drift(seen(1, few + 1), seen(4096, 1000)).exceeds
+    assert drift(traffic(), seen(1, 1)).moved[0].told == "rms_norm float32 is new, 100% of the time"
+
+
 def test_short_windows_tell_no_rate() -> None:
     result = drift(window(1, 16, cells=100), window(2, 16, requests=40, cells=100))
     assert ARRIVALS not in {m.axis for m in result.moves} and not result.exceeds
