@@ -53,5 +53,9 @@ class WorkerArgumentsError(GristmillError):
     """`./mill worker` does not know which server to join."""
 
 
+class UiArgumentsError(GristmillError):
+    """Ports of `./mill ui` that do not go together."""
+
+
 class DriftArgumentsError(GristmillError):
     """Arguments of `./mill drift` that name no pair."""

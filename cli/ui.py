@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 
 from cli import amount
 from cli.watch import Watch
@@ -20,8 +19,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from agents.models import key_relay
+    from cli.errors import UiArgumentsError
     from tasks import deployment, local_server, mlflow_sink, mlflow_store, object_store
 
+    if arguments.prefect_port == arguments.mlflow_port:
+        raise UiArgumentsError(f"mill ui: MLflow and Prefect cannot share port {arguments.mlflow_port}; name two")
     key_relay.offer(os.environ)  # to the searches of the worker
     settings, watch, database = from_environment(), Watch(), deployment.database_url()
     with contextlib.ExitStack() as stack:
@@ -41,13 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
         prefect.wait_ready(timeout_s=180)
         mlflow.wait_ready(timeout_s=180)
         env = {**env, **deployment.variables(settings, opened)}
+        servers = [mlflow, prefect]
         if not arguments.no_worker:
             deployment.deploy(settings, env)
             for pool, limit in deployment.limits(settings).items():
-                stack.enter_context(local_server.prefect_worker(settings.home, env, pool, limit))
+                servers.append(stack.enter_context(local_server.prefect_worker(settings.home, env, pool, limit)))
         print(f"MLflow    http://{local_server.LOOPBACK}:{arguments.mlflow_port}")
         print(f"Prefect   http://{local_server.LOOPBACK}:{arguments.prefect_port}")
         print(f"commands  in another terminal join it with: export PREFECT_API_URL={env['PREFECT_API_URL']}")
         print("Ctrl-C ends all of it", flush=True)
-        signal.pause()
-    return 0
+        local_server.watch(servers)

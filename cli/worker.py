@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 
 from cli.errors import WorkerArgumentsError
 from cli.watch import Watch
@@ -26,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise WorkerArgumentsError(
             "PREFECT_API_URL is not set: name the server to join, http://HOST:PORT/api; ./mill ui starts one"
         )
+    _check_answers(server)
     key_relay.offer(os.environ)
     settings, watch = from_environment(), Watch()
     with contextlib.ExitStack() as stack:
@@ -34,10 +34,28 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.no_deploy:
             watch.say("worker", f"deploying for {settings.hardware}")
             deployment.deploy(settings, env)
+        workers = []
         for pool, limit in deployment.limits(settings).items():
             if pool != deployment.POOL or not arguments.device_only:
-                stack.enter_context(local_server.prefect_worker(settings.home, env, pool, limit))
+                workers.append(stack.enter_context(local_server.prefect_worker(settings.home, env, pool, limit)))
                 print(f"worker    of the pool {pool}", flush=True)
         print("Ctrl-C ends it", flush=True)
-        signal.pause()
-    return 0
+        local_server.watch(workers)
+
+
+def _check_answers(server: str) -> None:
+    """A worker would look for a server that is not there for ever, and say nothing."""
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"{server.rstrip('/')}/health", timeout=10):
+            return
+    except urllib.error.HTTPError:
+        return  # it answers; some ask for a key first
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise WorkerArgumentsError(
+            f"PREFECT_API_URL is {server!r}: no server answers there ({getattr(error, 'reason', error)}); name one as "
+            "http://HOST:PORT/api; ./mill ui starts one"
+        ) from None

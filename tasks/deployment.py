@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from tasks.errors import ServerStartError, SettingsError
+from tasks.local_server import cause
 from tasks.object_store import OpenStore
 from tasks.settings import REPOSITORY, Settings
 
@@ -49,7 +50,7 @@ def deploy(settings: Settings, env: Mapping[str, str]) -> None:
     """Registers the pools and every deployment with the server of `env`; doing it again changes nothing.
 
     Raises:
-        ServerStartError: Prefect refused; the message ends with what it said last.
+        ServerStartError: Prefect refused; the message ends with what it said of the reason.
     """
     commands = [["work-pool", "create", pool, "--type", "process", "--overwrite"] for pool in limits(settings)]
     for command in (*commands, ["deploy", "--all"]):
@@ -63,8 +64,7 @@ def deploy(settings: Settings, env: Mapping[str, str]) -> None:
             stderr=subprocess.STDOUT,
         )
         if done.returncode:
-            last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "it said nothing")
-            raise ServerStartError(f"prefect {' '.join(command[:2])} failed: {last.strip()}")
+            raise ServerStartError(f"prefect {' '.join(command[:2])} failed: {cause(done.stdout)}")
 
 
 def database_url(environ: Mapping[str, str] = os.environ) -> str:

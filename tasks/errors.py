@@ -26,7 +26,7 @@ class ServingError(GristmillError):
 
 
 class ServerStartError(GristmillError):
-    """A local server (object store, Prefect) did not come up."""
+    """A local server (object store, Prefect) did not come up, or has ended."""
 
 
 class SpoolError(GristmillError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,12 +13,17 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from gristmill.child_process import die_with_parent
 from tasks.errors import ServerStartError
 
 STOP_GRACE_S = 5.0
 LOOPBACK = "127.0.0.1"
+LOOK_S = 1.0
+"""Between two looks at whether servers are still there."""
+RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception)\b.*\S")
+"""The line of a traceback that says what is wrong."""
 
 
 def free_port() -> int:
@@ -25,6 +31,26 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+def cause(output: str) -> str:
+    """The line of a program's output that tells why it failed: the exception it ended with, or else its last."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    raised = [line for line in lines if RAISED.fullmatch(line)]
+    return (raised or lines or ["it printed nothing"])[-1]
+
+
+def watch(servers: Sequence[LocalServer]) -> NoReturn:
+    """Returns never: it is left by Ctrl-C, or once one of them has ended.
+
+    Raises:
+        ServerStartError: naming that one, and what it said.
+    """
+    while True:
+        for server in servers:
+            if not server.alive:
+                server.refuse_ended()
+        time.sleep(LOOK_S)
 
 
 class LocalServer:
@@ -62,7 +88,7 @@ class LocalServer:
         """Returns once `ready_url` answers.
 
         Raises:
-            ServerStartError: if the process ended or the time ran out; the message ends with its last log line.
+            ServerStartError: if the process ended or the time ran out; the message ends with what its log says of it.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.alive:
@@ -71,8 +97,16 @@ class LocalServer:
                     return
             except (OSError, http.client.HTTPException):  # nothing there yet, or something that is no web server
                 time.sleep(0.1)
-        problem = f"not ready after {timeout_s:.0f} s" if self.alive else f"exited with {self._process.returncode}"
-        raise ServerStartError(f"{self.name} {problem}: {self._last_line()} (log: {self._log_path})")
+        if not self.alive:
+            self.refuse_ended()
+        self._refuse(f"not ready after {timeout_s:.0f} s")
+
+    def refuse_ended(self) -> NoReturn:
+        """
+        Raises:
+            ServerStartError: how it ended, and why as far as it has said so.
+        """
+        self._refuse(f"exited with {self.wait()}")
 
     def wait(self) -> int:
         """Blocks until the process ends by itself."""
@@ -91,9 +125,22 @@ class LocalServer:
                 continue
         self._process.wait()
 
-    def _last_line(self) -> str:
-        lines = self._log_path.read_text(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else "it printed nothing"
+    def _refuse(self, problem: str) -> NoReturn:
+        said = cause(self._log_path.read_text(errors="replace"))
+        raise ServerStartError(f"{self.name} {problem}: {said} (log: {self._log_path})")
+
+
+def _check_port(name: str, port: int) -> None:
+    """What listens there already would answer in the server's place, and be taken for it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: what has just ended is no reason
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise ServerStartError(
+                f"{name}: port {port} of {LOOPBACK} cannot be had ({error.strerror}); end what listens there, or choose "
+                "another port"
+            ) from None
 
 
 def prefect_environment(home: Path, api_url: str) -> dict[str, str]:
@@ -112,7 +159,11 @@ def prefect_server(home: Path, port: int, database: str = "") -> tuple[LocalServ
 
     Args:
         database: URL of its PostgreSQL, as `tasks.deployment.database_url` gives it; SQLite under `home` if empty.
+
+    Raises:
+        ServerStartError: the port is taken.
     """
+    _check_port("Prefect server", port)
     base = f"http://{LOOPBACK}:{port}"
     env = prefect_environment(home, f"{base}/api")
     own = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}
@@ -131,7 +182,12 @@ def prefect_worker(home: Path, env: Mapping[str, str], pool: str, limit: int = 1
 
 
 def mlflow_server(home: Path, store_uri: str, artifacts: str, port: int) -> LocalServer:
-    """Starts the MLflow UI over a tracking store. Its job workers stay off: they cost 2.5 GB and we use none."""
+    """Starts the MLflow UI over a tracking store. Its job workers stay off: they cost 2.5 GB and we use none.
+
+    Raises:
+        ServerStartError: the port is taken.
+    """
+    _check_port("MLflow server", port)
     argv = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
     argv += ["--backend-store-uri", store_uri, "--default-artifact-root", artifacts]
     return LocalServer(

@@ -82,6 +82,21 @@ def test_bad_input_is_one_line(mill: Settings, wrong: list[str], capsys: pytest.
     assert ended.value.code == 2 and capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("server", ["banana", "http://127.0.0.1:1/api", "http://[::1/api", "http://127.0.0.1:x"])
+def test_a_worker_does_not_wait_for_a_server_that_is_not_there(
+    mill: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    assert command_line.main(["worker", "--no-deploy"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mill: PREFECT_API_URL is {server!r}: no server answers there (")
+
+
+def test_the_pages_have_a_port_each(mill: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["ui", "--mlflow-port", "4200"]) == 2
+    assert "MLflow and Prefect cannot share port 4200" in capsys.readouterr().err
+
+
 def test_a_worker_needs_a_server_to_join(mill: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["worker"]) == 2
     told = capsys.readouterr().err

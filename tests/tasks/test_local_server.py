@@ -75,6 +75,35 @@ def test_one_that_ends_is_told_with_its_last_line_and_its_log(tmp_path: Path) ->
         server.wait_ready(PATIENCE_S)
 
 
+def test_of_a_traceback_the_line_that_says_what_is_wrong_is_told(tmp_path: Path) -> None:
+    code = (
+        "import sys, traceback\n"
+        "try: raise ConnectionRefusedError(111, 'database is gone')\n"
+        "except OSError: traceback.print_exc()\n"
+        "print('ERROR:    Application startup failed.', file=sys.stderr); sys.exit('Server stopped!')"
+    )
+    server = start(tmp_path, code, ready_url=f"http://{LOOPBACK}:{free_port()}/")
+    with pytest.raises(ServerStartError, match=r"exited with 1: ConnectionRefusedError: .*database is gone"):
+        server.wait_ready(PATIENCE_S)
+
+
+def test_who_waits_for_ctrl_c_hears_of_a_server_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_server, "LOOK_S", 0.02)
+    code = "import sys, time; time.sleep(0.2); sys.exit('the disk is full')"
+    with start(tmp_path, "import time; time.sleep(600)") as lasting, start(tmp_path / "other", code) as ending:
+        with pytest.raises(ServerStartError, match="Mill server exited with 1: the disk is full"):
+            local_server.watch([lasting, ending])
+        assert lasting.alive
+
+
+def test_a_port_that_is_taken_is_refused_before_its_owner_answers(tmp_path: Path) -> None:
+    with stranger() as port:
+        with pytest.raises(ServerStartError, match=rf"Prefect server: port {port} of 127\.0\.0\.1 cannot be had"):
+            local_server.prefect_server(tmp_path, port)
+        with pytest.raises(ServerStartError, match="MLflow server: port"):
+            local_server.mlflow_server(tmp_path, "sqlite://", str(tmp_path), port)
+
+
 def test_one_that_says_nothing_is_not_waited_for_forever(tmp_path: Path) -> None:
     with (
         start(tmp_path, "import time; time.sleep(600)", ready_url=f"http://{LOOPBACK}:{free_port()}/") as server,
