@@ -1,8 +1,8 @@
 """Tuned tables: launch configurations for an engine's fused experts, as an artifact of a channel carries them.
 
-To the registry such a table is a kernel table like any other: of the operator `fused_moe`, an entry for each range of
-tokens that was measured, gated, signed, revoked and expired as others are. The object of its entries is no code but a
-`TunedFile`, from which a host writes what its engine reads.
+To the registry such a table is a kernel table like any other: of the operator `vllm_fused_moe`, with an entry for each
+range of tokens that was measured, gated, signed, revoked and expired as others are. The object of its entries is no
+code but a `TunedFile`, from which a host writes what its engine reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gristmill import records
 from gristmill.errors import EngineError
 from gristmill.kernel_table import KernelTable
 
-OPERATOR = "fused_moe"
+OPERATOR = "vllm_fused_moe"
 TOKENS = "tokens"
 """The axis that the engine looks configurations up by."""
 UNQUANTISED = "unquantised"

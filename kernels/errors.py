@@ -43,3 +43,7 @@ class DraftError(GristmillError):
 
 class DeviceProfileError(GristmillError):
     """A hardware profile does not have the form of one, contradicts another, or there is none."""
+
+
+class MoeMeasurementError(GristmillError):
+    """What was measured of an engine's fused experts contradicts itself."""

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from gristmill import limits, records, revocation, store, trust
+from gristmill import limits, records, revocation, store, trust, tuned_table
 from gristmill.errors import GristmillError
 from gristmill.kernel_table import Artifact, TableEntry
 from gristmill.records import sha256_hex
@@ -162,8 +162,8 @@ def due(settings: Settings, served: Sequence[Serving], sample: int, now: datetim
     last = {(one.manifest, one.candidate): (one.judged_utc, place) for place, one in enumerate(record(settings))}
     waiting = []
     for one in served:
-        if one.artifact.table.hardware != settings.hardware:
-            continue
+        if one.artifact.table.hardware != settings.hardware or one.artifact.table.operator == tuned_table.OPERATOR:
+            continue  # an engine's own kernels are measured in the engine, not by the judge
         for kernel in _kernels(one):
             judged_utc, place = last.get((kernel.manifest, kernel.candidate), ("", -1))
             if not judged_utc or not _is_of_tonight(judged_utc, now):

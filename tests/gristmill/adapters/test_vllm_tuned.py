@@ -144,11 +144,11 @@ def generation(folder: Path, made: TunedFile, *claimed: tuple[int, int]) -> Gene
     file = FileRef(tuned_table.OBJECT, sha256, path.stat().st_size)
     entries = tuple(
         TableEntry(
-            Domain("fused_moe", "unquantised", (AxisRange("tokens", *ends),)), "c", file, False, (), "1.2", "1.1"
+            Domain("vllm_fused_moe", "unquantised", (AxisRange("tokens", *ends),)), "c", file, False, (), "1.2", "1.1"
         )
         for ends in claimed
     )
-    table = KernelTable("fused_moe", "unquantised", "sm_90-NVIDIA_H200", entries)
+    table = KernelTable("vllm_fused_moe", "unquantised", "sm_90-NVIDIA_H200", entries)
     return Generation(3, "stable", table.hardware, (table,), {sha256: path})
 
 
