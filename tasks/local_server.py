@@ -138,8 +138,8 @@ def _check_port(name: str, port: int) -> None:
             probe.bind((LOOPBACK, port))
         except OSError as error:
             raise ServerStartError(
-                f"{name}: port {port} of {LOOPBACK} cannot be had ({error.strerror}); end what listens there, or choose "
-                "another port"
+                f"{name}: port {port} of {LOOPBACK} cannot be had ({error.strerror}); end what listens there, or "
+                "choose another port"
             ) from None
 
 
