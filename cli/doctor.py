@@ -69,10 +69,11 @@ def _examine(name: str, check: Callable[[Settings], tuple[bool, str]], settings:
 
 
 def _hardware(settings: Settings) -> tuple[bool, str]:
-    from gristmill.hardware import local_cpu
+    from gristmill.hardware import local_cpu, local_gpu
 
-    cpu = local_cpu()
-    return True, f"{cpu.description}, {cpu.cores} cores, key {cpu.key}"
+    cpu, gpu = local_cpu(), local_gpu()
+    told = f"{cpu.description}, {cpu.cores} cores, key {cpu.key}"
+    return True, told if gpu is None else f"{told}; {gpu.description}, key {gpu.key}"
 
 
 def _compiler(settings: Settings) -> tuple[bool, str]:

