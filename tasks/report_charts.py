@@ -169,7 +169,10 @@ def _finish(axes: Axes, labels: Sequence[str], unit: str) -> None:
 def svg(figure: Figure, description: str) -> str:
     """The figure as one `svg` element that scales with the page."""
     from matplotlib import rc_context
+    from matplotlib.text import Text
 
+    for shown in figure.findobj(Text):  # what was made outside of STYLE would take names with dollars for formulas
+        shown.set_parse_math(False)
     text = io.StringIO()
     options: dict[str, Any] = {"format": "svg", "transparent": True, "metadata": {"Date": None, "Creator": None}}
     with rc_context(STYLE):

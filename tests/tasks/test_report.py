@@ -134,7 +134,9 @@ def test_different_tokens_are_said_so() -> None:
     assert "different" in page.text
 
 
-@pytest.mark.parametrize("text", ["<script>alert(1)</script>", "a & b", '"quoted"', "$x_1$ costs $2", "</svg><b>"])
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", "a & b", '"quoted"', "$x_1$ costs $2", r"$\frac{1}{0}$ $\x$", "</svg><b>"]
+)
 def test_text_is_shown_and_never_obeyed(text: str) -> None:
     report = replace(
         FULL,
@@ -143,6 +145,11 @@ def test_text_is_shown_and_never_obeyed(text: str) -> None:
         traffic=(TrafficRow(text, "float32", 1, 0.5, 2.0, 0.25),),
         searches=(SearchRow(text, "float32", 1.0, (2.0,), 1),),
         operator_times=(OperatorTimeRow(text, 2.0, 1.0),),
+        heat=(HeatRow(text, 64, 1.0),),
+        time_shares=(TimeShareRow(text, "float32", 1.0, 0.4),),
+        fates=(FateRow(text, {"faster": 1}),),
+        pareto=(ParetoRow(text, "float32", text, ((1, 2.0), (64, 1.1)), True),),
+        decisions=(DecisionRow(text, text, text, 2, 0.98),),
         kernels=(KernelRow(text, "float32", text, 2.0, 1.9, text, 1),),
         leaders=(LeaderRow(text, "float32", text, text, 2.0, 1.9, text),),
         commands={text: text},
