@@ -12,6 +12,7 @@ from agents.memory import family_of
 from gristmill.hardware import VECTOR_FLAGS, Hardware, local_cpu
 from gristmill.workload import ITEM_BYTES, Workload
 from kernels.definition import Definition, Role
+from kernels.devices.device_profile import profile_of
 from kernels.roofline import VECTOR_BYTES, ceiling_gflops
 
 KINDS = ("cpu", "cuda", "rocm")
@@ -24,6 +25,7 @@ CORE_GB_S = 10.0
 """Memory bandwidth per core that a server gives, roughly."""
 GPU_GB_S = 2000.0
 GPU_GFLOPS = {"float32": 50_000.0, "bfloat16": 700_000.0}
+"""Of a GPU without a hardware profile, and of none in particular; roughly."""
 LATENCY_NS = 5000.0
 """Below, waking threads or launching a kernel takes as long as the work."""
 
@@ -149,7 +151,10 @@ def _bound(flops: int, moved_bytes: int, dtype: str, hardware: Hardware) -> str:
     if kind(hardware) == "cpu":
         gflops, gb_s = ceiling_gflops(hardware, NOMINAL_CLOCK_GHZ)[dtype], CORE_GB_S * hardware.cores
     else:
-        gflops, gb_s = GPU_GFLOPS[dtype], GPU_GB_S
+        known = profile_of(hardware.key)
+        gb_s = known.memory_bandwidth_gb_s if known else GPU_GB_S
+        rates = known.gflops if known else GPU_GFLOPS
+        gflops = rates.get(dtype, rates["float32"])
     compute_ns, memory_ns = flops / gflops, moved_bytes / gb_s
     if max(compute_ns, memory_ns) < LATENCY_NS:
         return "latency"

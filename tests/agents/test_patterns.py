@@ -22,7 +22,7 @@ from agents.patterns import catalogue, condition
 from agents.patterns.pattern import Pattern, parse
 from agents.patterns.situation import BOUNDS, FACTS, Situation, hardware_of_key, kind_of_key, situation
 from agents.sources import catalogue as sources
-from gristmill.hardware import Hardware
+from gristmill.hardware import Hardware, describe_gpu
 from gristmill.workload import Workload
 from kernels import catalogue as operators
 from kernels import inputs
@@ -280,6 +280,13 @@ def test_a_situation_says_what_the_call_is() -> None:
     assert not found.strided
     norm = situation(operators.operator("rms_norm"), workload("rms_norm", tokens=1, hidden=1024), SERVER)
     assert (norm.bound, norm.family, norm.activations) == ("latency", "row_reduction", 1)
+
+
+def test_a_gpu_with_a_hardware_profile_is_known_by_what_it_can_do() -> None:
+    call = workload("skinny_linear", "bfloat16", tokens=256, in_features=8192, out_features=8192)
+    definition = operators.operator("skinny_linear")
+    h200 = describe_gpu("NVIDIA H200", "sm_90")
+    assert [situation(definition, call, one).bound for one in (GPU, h200)] == ["memory", "compute"]
 
 
 @pytest.mark.parametrize(("key", "kind"), [("x86_64-a-1-1-avx2", "cpu"), ("sm_90a", "cuda"), ("gfx942", "rocm")])

@@ -289,6 +289,12 @@ class TestProfiles:
     def test_nothing_was_searched(self, mill: Mill) -> None:
         assert "run ./mill compile first" in complaint(mill("promote"))
 
+    def test_measurements_that_are_none(self, mill: Mill, tmp_path: Path) -> None:
+        (tmp_path / "rows.json").write_text("{}")
+        assert "rows.json: field 'file_name' is missing" in complaint(mill("promote", "--tuned", "rows.json"))
+        assert "No such file" in complaint(mill("promote", "--tuned", "none.json"))
+        assert "leave --release and --search out" in complaint(mill("promote", "--tuned", "rows.json", "--release"))
+
     @pytest.mark.usefixtures("runs")
     def test_a_profile_without_time(self, mill: Mill, tmp_path: Path) -> None:
         (tmp_path / "store").mkdir()
