@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gristmill import value_capture
 from gristmill.dispatch import Dispatcher
 from gristmill.errors import GristmillError
-from gristmill.hardware import device_type, hardware_of
+from gristmill.hardware import device_type, hardware_of, local_cpu
 from gristmill.hook import Instruments
 from gristmill.host import Host, HostEvent
 from gristmill.membership import Membership, checked_worker, inherited
@@ -100,7 +100,8 @@ class Member:
         from gristmill.cache_reader import CacheReader
         from gristmill.pull import Puller
 
-        root, hardware, folder = membership.trusted_root(), self.dispatcher.hardware, Path(membership.cache_dir)
+        root, folder = membership.trusted_root(), Path(membership.cache_dir)
+        hardware = self.dispatcher.hardware or local_cpu().key
         at = (root, membership.fleet, membership.model, hardware, membership.channel, folder, self._table_names)
         return Puller(membership.report_store(environ), *at) if membership.store else CacheReader(*at)
 
