@@ -5,17 +5,31 @@ from __future__ import annotations
 import argparse
 import math
 
+SMALLEST, LARGEST = 1e-9, 1e9
+"""What is further away is a slip, and no clock or device counts so far."""
+MOST_DAYS = 36_500.0
+
 
 def positive(text: str) -> float:
-    """A finite number above 0."""
+    """A number above 0, from `SMALLEST` to `LARGEST`."""
     number = _number(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
+    if number < SMALLEST:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from {SMALLEST:g} to {LARGEST:g}")
+    return number
+
+
+def days(text: str) -> float:
+    """As `positive`; no more than a calendar has room for."""
+    number = positive(text)
+    if number > MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected days, {MOST_DAYS:.0f} at most")
     return number
 
 
 def not_negative(text: str) -> float:
-    """A finite number from 0 on."""
+    """A number from 0 to `LARGEST`."""
     number = _number(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 0 on")
@@ -59,4 +73,6 @@ def _number(text: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number")
+    if number > LARGEST:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number up to {LARGEST:g}")
     return number

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from cli.amount import count, not_negative, positive, whole
 from cli.table import compact_table
@@ -62,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.hardware:
         settings = replace(settings, hardware=_hardware(arguments.hardware))
     options = _options(arguments)
+    if arguments.out and (arguments.out.is_dir() or not arguments.out.parent.is_dir()):
+        _refuse_out(arguments.out, "is a folder" if arguments.out.is_dir() else "its folder is not there")
     with ProgressLine(sys.stderr) as progress:
 
         def tell(read_bytes: int, of_bytes: int) -> None:
@@ -70,12 +73,27 @@ def run(arguments: argparse.Namespace) -> int:
         progress.show(f"{arguments.kind}: opening {len(arguments.files)} files")
         found = import_traces(arguments.kind, arguments.files, settings, options, tell)
     if arguments.out:
-        durable_file.write(arguments.out, records.canonical_json(found.profile))
+        _write(arguments.out, records.canonical_json(found.profile))
     else:
         with object_store.opened(settings) as opened:
             traffic.keep_profile(opened.store, settings, found.profile)
     print(_as_json(found) if arguments.json else _as_text(found, arguments.out))
     return 0
+
+
+def _write(out: Path, content: bytes) -> None:
+    try:
+        durable_file.write(out, content)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # every command tells this alike
+        _refuse_out(out, error.strerror)
+
+
+def _refuse_out(out: Path, why: str) -> NoReturn:
+    from cli.errors import ImportArgumentsError
+
+    raise ImportArgumentsError(f"mill import: --out {out}: {why}; name a file that can be written")
 
 
 def _options(arguments: argparse.Namespace) -> ImportOptions:
@@ -168,11 +186,15 @@ def _hardware(key: str) -> str:
 
 def _moment(text: str) -> int:
     """Nanoseconds since 1970."""
+    from kernels.imports.request_traces import MAX_ARRIVAL_NS
+
     try:
         moment = datetime.fromisoformat(text)
         seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         seconds = -1.0
-    if seconds < 0:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a time like 2026-12-02T19:00 (UTC)")
+    if not 0 <= seconds * 1e9 < MAX_ARRIVAL_NS:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a time like 2026-12-02T19:00 (UTC), from 1970 to 2262"
+        )
     return round(seconds) * 10**9

@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 
-from cli.amount import positive
+from cli.amount import days
 from cli.table import compact_table
 from gristmill import records
 from tasks.settings import from_environment
 
+WEEK_DAYS = 7.0
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     period = parser.add_mutually_exclusive_group()
-    period.add_argument("--week", action="store_const", const=7.0, dest="days", help="of seven days, as by default")
-    period.add_argument("--days", type=positive, default=7.0, help="of so many days, up to now")
+    # Without SUPPRESS its default, none, would count: of two options that set the same, the first one's does.
+    week = {"action": "store_const", "const": WEEK_DAYS, "dest": "days", "default": argparse.SUPPRESS}
+    period.add_argument("--week", **week, help="of seven days")
+    period.add_argument("--days", type=days, default=WEEK_DAYS, help="of so many days, up to now")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from cli.amount import positive, whole
+from cli.amount import days, positive, whole
 from cli.table import compact_table
 from gristmill import records
 from tasks.settings import from_environment
@@ -14,7 +14,7 @@ from tasks.settings import from_environment
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sample", type=whole, default=4, help="kernels to judge again, the longest unjudged first")
     parser.add_argument(
-        "--gone-after-days", type=positive, default=30.0, help="without traffic, a kind of hardware counts as gone"
+        "--gone-after-days", type=days, default=30.0, help="without traffic, a kind of hardware counts as gone"
     )
     parser.add_argument("--proof-s", type=positive, default=6.0, help="seconds of measuring per workload and kernel")
     parser.add_argument("--dry-run", action="store_true", help="revoke nothing: only tell what would be")

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from gristmill.errors import TraceError
 from kernels.imports.batching import Batching, Limits, Step
 from kernels.imports.imported import BLOCK_NS, Collector, dense_pattern
-from kernels.imports.request_traces import TracedRequest
+from kernels.imports.request_traces import MAX_ARRIVAL_NS, TracedRequest
 from kernels.models import vocabulary
 from kernels.models.step import OperatorCall, StepBatch
 
@@ -63,13 +64,22 @@ class ModelledTraffic:
         self._collector = collector
 
     def serve(self, requests: Iterable[TracedRequest], began_ns: int) -> None:
-        """Simulates the engine and collects what it calls. `began_ns`: when time 0 of the requests was, since 1970."""
+        """Simulates the engine and collects what it calls. `began_ns`: when time 0 of the requests was, since 1970.
+
+        Raises:
+            TraceError: it would be busy until after the year 2262, which no time in 64 bits tells.
+        """
         batching = Batching(self._limits)
         facts = self._collector.facts
         block = -1
         alike: dict[tuple[int, tuple[tuple[int, int], ...]], _Alike] = {}
         for step in batching.steps(self._noted(requests, began_ns)):
             start_ns = began_ns + step.start_ns
+            if start_ns + step.length_ns >= MAX_ARRIVAL_NS:
+                raise TraceError(
+                    "import of requests: an engine within these limits would serve them until after the year 2262; "
+                    "give the trace's start and limits of the engine that serves it (--start, --step-ms, --token-us)"
+                )
             if start_ns // BLOCK_NS != block:
                 self._collect(alike)
                 alike.clear()

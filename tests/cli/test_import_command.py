@@ -124,6 +124,16 @@ def test_what_cannot_be_imported_is_one_line(mill: Run, folder: Path, arguments:
     assert list((folder / "store").iterdir()) == []
 
 
+@pytest.mark.parametrize("out", ["nowhere/profile.json", ".", "azure.csv/profile.json"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_read(mill: Run, folder: Path, out: str) -> None:
+    (folder / "config.json").unlink()
+    code, output, error = mill(
+        "azure", folder / "azure.csv", "--model-config", folder / "config.json", *DEVICE, "--out", folder / out
+    )
+    assert (code, output, len(error.splitlines())) == (2, "", 1)
+    assert f"--out {folder / out}: " in error and "name a file that can be written" in error
+
+
 def test_a_configuration_without_end_is_one_line(mill: Run, folder: Path) -> None:
     (folder / "bomb.gz").write_bytes(gzip.compress(b'{"a": "' + b"a" * (17 << 20) + b'"}'))
     for endless in (folder / "bomb.gz", "/dev/zero"):

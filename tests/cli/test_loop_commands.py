@@ -59,8 +59,11 @@ def test_renew_and_report(mill: Settings, capsys: pytest.CaptureFixture[str]) ->
     expires = datetime.fromisoformat(json.loads(capsys.readouterr().out)["timestamp_expires_utc"])
     assert expires > datetime.now(UTC)
     assert command_line.main(["renew"]) == 0 and "until" in capsys.readouterr().out
+    assert command_line.main(["report"]) == 0
+    plain = capsys.readouterr().out
     assert command_line.main(["report", "--week"]) == 0
     shown = capsys.readouterr().out
+    assert shown == plain
     assert "search abc" in shown and Path(shown.rstrip().rpartition("page: ")[2]).exists()
     assert command_line.main(["report", "--days", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["channels"][0]["why"] == "search abc"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill.errors import TraceError
 from kernels import catalogue, inputs
 from kernels.imports.batching import Batching, Limits
 from kernels.imports.imported import BLOCK_NS, Collector, Imported
@@ -32,6 +33,11 @@ def served(trace: list[TracedRequest], limits: Limits) -> Imported:
     collector = Collector("azure", Source("f", "m", "h"), {"engine": "simulated"})
     ModelledTraffic(MODEL, DEVICE, limits, collector).serve(iter(trace), BEGAN_NS)
     return collector.finish()
+
+
+def test_an_engine_that_would_be_busy_for_centuries_is_refused() -> None:
+    with pytest.raises(TraceError, match="until after the year 2262"):
+        served([TracedRequest(0, 90, 12)], Limits(step_ns=10**18))
 
 
 @given(requests, st.integers(1, 4), st.integers(0, 60), st.booleans())
