@@ -6,7 +6,6 @@ import functools
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,6 +81,8 @@ def _listed_gpus() -> tuple[Hardware, ...]:
 
 
 def _said(command: Sequence[str]) -> str:
+    import subprocess  # hosts without a GPU need not wait for it
+
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_S, check=False, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
