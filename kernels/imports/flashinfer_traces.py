@@ -78,7 +78,7 @@ def collect(paths: Iterable[Path], device: Device, collector: Collector, at_ns: 
         SchemaError: a definition that is none.
     """
     definition_files, line_files = files_of(list(paths))
-    definitions = dict(_definition(path) for path in definition_files)
+    definitions = _definitions(definition_files)
     recorded: dict[tuple[str, str], _Recorded] = {}
     for path in line_files:
         for place, row in traces.json_rows(trace_file.lines(path, tell), str(path)):
@@ -102,8 +102,18 @@ def collect(paths: Iterable[Path], device: Device, collector: Collector, at_ns: 
         collector.facts["times that were measured"] += measured and one.latency_ms is not None
 
 
+def _definitions(paths: Iterable[Path]) -> dict[str, DefinitionDocument]:
+    """By name. The same file may be named twice; two definitions of one name may not."""
+    found: dict[str, DefinitionDocument] = {}
+    for path in paths:
+        name, definition = _definition(path)
+        if found.setdefault(name, definition) != definition:
+            raise TraceError(f"FlashInfer-Bench {path}: another definition is named {name!r} as well; name one of them")
+    return found
+
+
 def _definition(path: Path) -> tuple[str, DefinitionDocument]:
-    found = parse(DefinitionDocument, "".join(trace_file.chunks(path)), str(path))
+    found = parse(DefinitionDocument, trace_file.document(path), str(path))
     return found.name, found
 
 

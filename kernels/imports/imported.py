@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass
 
 from gristmill import records
 from gristmill.workload import TensorLayout
 from kernels import catalogue, inputs, sketch
-from kernels.errors import EmptyProfileError
+from kernels.errors import EmptyProfileError, WorkloadError
 from kernels.imports.request_traces import TracedRequest
 from kernels.profile import TrafficProfile
-from kernels.sketch import ANSWERS, PROMPTS, Observation, Stream
+from kernels.sketch import ANSWERS, MAX_EXTENT, PROMPTS, Observation, Stream
 from kernels.tally import Counts, Pattern, Source, Tally
 
 BLOCK_NS = 10 * 10**9
@@ -22,6 +23,8 @@ MAX_NAMES = 4096
 """Of operators that are not covered; further ones are counted as `OTHERS`."""
 OTHERS = "others"
 SHOWN = 20
+MOST_POINTS = 1 << 63
+"""Of all axes of a call together."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def dense_pattern(operator: str, dtype: str, axes: tuple[tuple[str, int], ...]) 
     """The pattern of dense calls with these extents.
 
     Raises:
-        WorkloadError: they are none of that operator.
+        WorkloadError: they are none of that operator, or too large.
     """
     workload = inputs.workload(catalogue.operator(operator), dtype, **dict(axes))
     return pattern_of(operator, dtype, workload.axes, workload.inputs)
@@ -173,5 +176,12 @@ def _stream(pattern: Pattern) -> tuple[Stream, int]:
 
 
 def pattern_of(operator: str, dtype: str, axes: dict[str, int], layouts: tuple[TensorLayout, ...]) -> Pattern:
-    """A call pattern as tallies know it."""
+    """A call pattern as tallies know it.
+
+    Raises:
+        WorkloadError: no machine runs such a call, and no profile that holds it could be read again.
+    """
+    steps = (step for layout in layouts for step in layout.strides)
+    if math.prod(axes.values()) >= MOST_POINTS or max(steps, default=0) >= MAX_EXTENT:
+        raise WorkloadError(f"{operator}: axes {axes}: that is more than any machine holds")
     return Pattern(operator, dtype, *(records.canonical_json(part).decode() for part in (axes, layouts)))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gristmill.contract import CONTRACTS
 from gristmill.workload import TensorLayout, dense
 from kernels.definition import DTYPES
+from kernels.errors import WorkloadError
 from kernels.imports.imported import pattern_of
 from kernels.tally import Pattern
 
@@ -74,7 +75,10 @@ def recognised(name: str, call: RecordedCall) -> Pattern | None:
         for tensor, (shape, strides) in zip(contract.inputs, found.inputs, strict=True)
     )
     ordered = {axis: found.axes[axis] for axis in (contract.variable_axis, *contract.constant_axes)}
-    return pattern_of(found.operator, dtype, ordered, layouts)
+    try:
+        return pattern_of(found.operator, dtype, ordered, layouts)
+    except WorkloadError:
+        return None
 
 
 def _layout(expected: Shape, shape: Shape, strides: Shape, dtype: str) -> TensorLayout:

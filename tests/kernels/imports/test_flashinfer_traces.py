@@ -156,6 +156,31 @@ def test_axes_that_do_not_fit_are_not_ours(tmp_path: Path) -> None:
         imported(data_set(tmp_path, [turned, NORM], lines))
 
 
+@pytest.mark.parametrize("tokens", [1 << 62, 10**30])
+def test_a_call_that_no_machine_holds_is_not_ours(tokens: int, tmp_path: Path) -> None:
+    """The profile that held it could not be read again."""
+    with pytest.raises(EmptyProfileError, match="rmsnorm rmsnorm_h64"):
+        imported(data_set(tmp_path, [NORM], [trace("rmsnorm_h64", "a", batch_size=tokens)]))
+
+
+def test_two_definitions_of_one_name_are_refused(tmp_path: Path) -> None:
+    folder = data_set(tmp_path, [NORM], [trace("rmsnorm_h64", "a", batch_size=4)])
+    (folder / "definitions" / "again.json").write_text(json.dumps(NORM))
+    assert imported(folder).profile.workloads
+    wide = {**NORM, "axes": {**NORM["axes"], "hidden_size": {"type": "const", "value": 128}}}
+    (folder / "definitions" / "wide.json").write_text(json.dumps(wide))
+    with pytest.raises(TraceError, match="another definition is named 'rmsnorm_h64' as well"):
+        imported(folder)
+
+
+def test_a_definition_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.imports.trace_file.MAX_LINE_CHARACTERS", 100)
+    with pytest.raises(TraceError, match="has more than 100 characters"):
+        imported(data_set(tmp_path, [NORM], [trace("rmsnorm_h64", "a", batch_size=4)]))
+
+
 @given(st.integers(0, 400), st.text(max_size=2))
 def test_a_spoiled_line_is_a_trace_or_one_line(tmp_path_factory: pytest.TempPathFactory, place: int, text: str) -> None:
     whole = trace("gemm_n32_k64", "a", 0.5, M=4)

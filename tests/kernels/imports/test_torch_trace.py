@@ -215,6 +215,8 @@ def test_operators_of_engines(
         ("_C::silu_and_mul", [[5, 8], [5, 8]], {}),
         ("_C::rotary_embedding", [[5], [5, 32], [5, 16], [], [99, 8], []], {}),
         ("gristmill::softmax", [[4]], {}),
+        ("aten::linear", [[1 << 62, 8], [16, 8], []], {}),
+        ("aten::linear", [[4, 8], [16, 8], []], {"Input Strides": [[1 << 70, 1], [8, 1], []]}),
         ("gristmill::fused_add_rms_norm", [[4, 8], [4, 9], [8]], {}),
     ],
 )
