@@ -44,9 +44,12 @@ class Listing:
     config: dict[str, Any] | None
 
 
+MOST_REQUESTS = 1 << 20
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help="a model's config.json, or its folder")
-    parser.add_argument("--requests", type=whole, default=32, help="that decode in the step (default: 32)")
+    parser.add_argument("--requests", type=_requests, default=32, help="that decode in the step (default: 32)")
     parser.add_argument("--context", type=whole, default=2048, help="tokens that each has behind it (default: 2048)")
     parser.add_argument(
         "--prefill", type=whole, default=0, help="tokens of a prompt read in the same step (default: 0)"
@@ -94,6 +97,14 @@ def _configured(arguments: argparse.Namespace) -> Listing:
     }
     title = f"{made.architecture.family}, {made.parameters:,} parameters, {made.dtype}"
     return Listing(f"{title}; {batch.tokens} tokens of {batch.requests} requests", facts, calls, config)
+
+
+def _requests(text: str) -> int:
+    """Each has a place in the step, so that what no engine runs would fill the memory."""
+    number = whole(text)
+    if number > MOST_REQUESTS:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number up to {MOST_REQUESTS}")
+    return number
 
 
 def _batch(arguments: argparse.Namespace) -> StepBatch:

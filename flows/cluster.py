@@ -7,6 +7,7 @@ machine's device and stays in the flow's process, and so does what signs: worker
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from flows.steps import Step, tracked
 from kernels.tally import Tally
@@ -16,7 +17,7 @@ from tasks.settings import Settings
 from tasks.traffic import Folded, Part
 
 PATIENCE_S = 60
-"""For a scheduler to answer, and for its first worker."""
+"""For a scheduler to answer, for its first worker, and for another where all have gone."""
 
 
 def folding(settings: Settings, step: Step) -> Folded | None:
@@ -28,7 +29,7 @@ def _on_dask(settings: Settings, parts: Sequence[Part]) -> list[Tally]:
     """One Prefect task run for each part, on the workers. Whatever fails, temporary workers have ended.
 
     Raises:
-        ClusterError: there is no such cluster, or it has no worker.
+        ClusterError: there is no such cluster, or it has no worker, or none any more.
     """
     try:
         from prefect_dask import DaskTaskRunner
@@ -48,8 +49,26 @@ def _on_dask(settings: Settings, parts: Sequence[Part]) -> list[Tally]:
     with runner:
         try:
             runner.client.wait_for_workers(1, timeout=PATIENCE_S)
+            task = tracked(traffic.fold_part)
+            futures = [runner.submit(task, {"settings": settings, "part": part}) for part in parts]
+            _wait(runner.client, [future.wrapped_future for future in futures])
         except OSError as error:
             raise ClusterError(f"MILL_TASK_RUNNER={settings.task_runner}: {error}; start it, or unset it") from None
-        task = tracked(traffic.fold_part)
-        futures = [runner.submit(task, {"settings": settings, "part": part}) for part in parts]
         return [future.result() for future in futures]
+
+
+def _wait(client: Any, futures: Sequence[Any]) -> None:
+    """Until all are done, for as long as that takes while there is a worker: what one leaves undone, another does.
+
+    Raises:
+        TimeoutError: all workers are gone, and none has come back.
+    """
+    from distributed import wait
+
+    while True:
+        try:
+            wait(futures, timeout=PATIENCE_S)
+        except TimeoutError:
+            client.wait_for_workers(1, timeout=PATIENCE_S)
+        else:
+            return

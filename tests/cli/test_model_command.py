@@ -147,3 +147,9 @@ def test_an_exported_program_alone_cannot_be_drafted_from(tmp_path: Path, capsys
 def test_a_folder_without_a_configuration_says_which_file_it_wants(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"config\.json"):
         model.read_config(tmp_path)
+
+
+def test_requests_that_would_fill_the_memory_are_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _run(capsys, str(config / "config.json"), "--requests", "2000000000")
+    assert "expected a whole number up to 1048576" in capsys.readouterr().err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +50,38 @@ def test_a_cluster_that_does_not_answer_is_one_line(chosen: Settings, monkeypatc
     assert fold is not None
     with pytest.raises(ClusterError, match=r"tcp://127\.0\.0\.1:1: .*start it, or unset it"):
         fold(replace(chosen, store_url="file:///nowhere"), [("a",)])
+
+
+def test_workers_that_are_gone_for_good_are_not_waited_for(chosen: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of no machine: its one worker is there at the start, and never answers."""
+    asked: list[float] = []
+
+    class Client:
+        def wait_for_workers(self, number: int, timeout: float) -> None:
+            asked.append(timeout)
+            if len(asked) > 2:
+                raise TimeoutError("Only 0/1 workers arrived after 60")
+
+    class Runner(contextlib.nullcontext[None]):
+        client = Client()
+
+        def __init__(self, **_: object) -> None:
+            super().__init__()
+
+        def submit(self, task: object, parameters: dict[str, object]) -> SimpleNamespace:
+            return SimpleNamespace(wrapped_future=parameters["part"])
+
+    def wait(futures: list[object], timeout: float) -> None:
+        assert futures == [("a",), ("b",)]
+        raise TimeoutError
+
+    monkeypatch.setitem(sys.modules, "prefect_dask", SimpleNamespace(DaskTaskRunner=Runner))
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(wait=wait))
+    fold = cluster.folding(chosen, steps.tracked)
+    assert fold is not None
+    with pytest.raises(ClusterError, match="Only 0/1 workers arrived after 60; start it, or unset it"):
+        fold(replace(chosen, store_url="file:///nowhere"), [("a",), ("b",)])
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(
