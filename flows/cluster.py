@@ -67,7 +67,8 @@ def _wait(client: Any, futures: Sequence[Any]) -> None:
 
     while True:
         try:
-            wait(futures, timeout=PATIENCE_S)
+            with client.as_current():  # Prefect's client is nobody's default
+                wait(futures, timeout=PATIENCE_S)
         except TimeoutError:
             client.wait_for_workers(1, timeout=PATIENCE_S)
         else:
