@@ -11,9 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from agents import lesson
 from agents.bandit import PatternBandit, nearness, priors
@@ -21,6 +19,10 @@ from agents.memory import CandidateEntry, Contents, Recollection, Remembered, fa
 from gristmill import records
 from gristmill.workload import Workload
 from kernels.candidate import Candidate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 REACH = 2.0
 """Doublings over which a gain is believed to shrink, as a logarithm, to 1/e of itself."""
@@ -126,6 +128,8 @@ def first(
         options: candidates as they would run here, with what speaks for each.
         weights: shares of the engine's time, of the workloads in order.
     """
+    import numpy as np  # where something is remembered: who only reads memory does without
+
     share_W = np.array(weights)
     hopes = {candidate.digest: _hopes(candidate, entry, workloads, hardware) for candidate, entry in options}
     best_WD = np.zeros((len(workloads), DRAWS))
@@ -147,6 +151,8 @@ def _hopes(
     """Logarithms of ratios that it may turn out to have, W by D. What was written anew from one entry for several
     ranges is the same kernel, and turns out the same.
     """
+    import numpy as np
+
     promises_W = np.array([promise(entry, w, hardware) if candidate.domain.admits(w) else 0.0 for w in workloads])
     chance = np.random.default_rng(int(entry.candidate[:15], 16))
     off_WD = ASTRAY * chance.standard_normal((len(workloads), DRAWS))
