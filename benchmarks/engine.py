@@ -59,10 +59,10 @@ RESAMPLES = 2000
 WHY_MISSED = (
     "found: five pairs a workload, each with its requests, memory to poison, change and read, and Python around them; "
     "27 checks and 43 plans of buffers; builds beside it, which share cores and caches; and what the judge looks at "
-    "since decision 0034, which took it from 115 ms to this; no single part has more than 20 ms; tried: checks, surveys, "
-    "samples and the comparer's rule in native code, kept plans, a mapped window, one recomputation per candidate, "
-    "samples without objects of their own, real-time priority for the judge's thread throughout (from 2,300 ms), and "
-    "one build at a time, which was slower; a profile says that a pair in one native call would save a fifth"
+    "since decision 0034, which took it from 115 ms to this; no single part has more than 20 ms; tried: checks, "
+    "surveys, samples and the comparer's rule in native code, kept plans, a mapped window, one recomputation per "
+    "candidate, samples without objects of their own, real-time priority for the judge's thread throughout (from "
+    "2,300 ms), and one build at a time, which was slower; a profile says that a pair in one native call would save a fifth"
 )
 """Of the rows that this benchmark misses: they have one cause."""
 
