@@ -62,7 +62,8 @@ WHY_MISSED = (
     "since decision 0034, which took it from 115 ms to this; no single part has more than 20 ms; tried: checks, "
     "surveys, samples and the comparer's rule in native code, kept plans, a mapped window, one recomputation per "
     "candidate, samples without objects of their own, real-time priority for the judge's thread throughout (from "
-    "2,300 ms), and one build at a time, which was slower; a profile says that a pair in one native call would save a fifth"
+    "2,300 ms), and one build at a time, which was slower; a profile says that a pair in one native call would save "
+    "a fifth"
 )
 """Of the rows that this benchmark misses: they have one cause."""
 
