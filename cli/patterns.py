@@ -60,7 +60,8 @@ def chosen(operator: str, hardware: str, standings: Sequence[Standing]) -> tuple
         UnknownOperatorError: there is no such operator.
     """
     from agents.patterns import catalogue
-    from agents.patterns.situation import hardware_of_key, kind_of_key
+    from agents.patterns.situation import hardware_of_key
+    from gristmill.hardware import kind_of_key
 
     kind = kind_of_key(hardware)
     if not operator:
@@ -143,7 +144,8 @@ def _applies(pattern: Pattern) -> list[tuple[str, str]]:
 
 
 def _wanted(record: PatternRecord, operator: str, hardware: str) -> bool:
-    from agents.patterns.situation import KINDS, kind_of_key
+    from agents.patterns.situation import KINDS
+    from gristmill.hardware import kind_of_key
 
     there = kind_of_key(record.hardware) if hardware in KINDS else record.hardware
     return operator in ("", record.operator) and hardware in ("", there)

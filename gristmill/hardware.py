@@ -139,6 +139,14 @@ def _facts(block: str) -> dict[str, str]:
     return facts
 
 
+def kind_of_key(key: str) -> str:
+    """`cuda`, `rocm` or `cpu`: keys of NVIDIA's devices start with `sm_` or `cuda`, those of AMD's with `gfx` or
+    `rocm`, CPUs' with neither.
+    """
+    prefixes = {"sm_": "cuda", "cuda": "cuda", "gfx": "rocm", "rocm": "rocm"}
+    return next((found for prefix, found in prefixes.items() if key.startswith(prefix)), "cpu")
+
+
 def describe_cpu(cpuinfo: str, machine: str, cores: int) -> Hardware:
     """Reads the first processor of a Linux `cpuinfo` text."""
     facts: dict[str, str] = {}

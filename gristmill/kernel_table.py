@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from gristmill.domain import Domain
 
 SCHEMA_VERSION = 1
+WIDEST_GAP = 2
+"""Two measured extents with the same winner are one range if the larger is at most this multiple of the smaller."""
 
 
 @dataclass(frozen=True)

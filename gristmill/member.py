@@ -22,8 +22,7 @@ from gristmill.status_report import report
 from gristmill.trials import Trials
 
 if TYPE_CHECKING:
-    from gristmill.cache_reader import CacheReader
-    from gristmill.pull import Puller
+    pass
 
 
 class Member:
@@ -50,7 +49,8 @@ class Member:
         self.dispatcher = dispatcher
         dispatcher.trials = Trials(Path(membership.cache_dir) / "trials", checked_worker(worker))
         self._instruments = instruments
-        self._channel = self._opened(membership, environ)
+        hardware = dispatcher.hardware or local_cpu().key
+        self._channel = membership.follower(hardware, self._table_names, environ)
         self._reports = membership.report_store(environ)
         self._reporter = Reporter(self.dispatcher, instruments.sampler, membership.channel, checked_worker(worker))
         self._emit = emit
@@ -95,15 +95,6 @@ class Member:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _opened(self, membership: Membership, environ: Mapping[str, str]) -> CacheReader | Puller:
-        from gristmill.cache_reader import CacheReader
-        from gristmill.pull import Puller
-
-        root, folder = membership.trusted_root(), Path(membership.cache_dir)
-        hardware = self.dispatcher.hardware or local_cpu().key
-        at = (root, membership.fleet, membership.model, hardware, membership.channel, folder, self._table_names)
-        return Puller(membership.report_store(environ), *at) if membership.store else CacheReader(*at)
 
     def _table_names(self) -> set[str]:
         """Of the tables that this model can use."""

@@ -7,9 +7,10 @@ with the store's credentials; each of them joins with one line (`gristmill.membe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gristmill import records
 from gristmill.cohort import FOLLOWING
@@ -17,6 +18,10 @@ from gristmill.directory_store import DirectoryStore
 from gristmill.errors import MembershipError
 from gristmill.sampler import DEFAULT_PERIOD
 from gristmill.store import ObjectStore, checked_key, open_store
+
+if TYPE_CHECKING:
+    from gristmill.cache_reader import CacheReader
+    from gristmill.pull import Puller
 
 VARIABLE = "GRISTMILL_MEMBERSHIP"
 
@@ -75,6 +80,25 @@ class Membership:
                 f"trusted root {self.root_file}: cannot be read ({error.strerror}); give the file that the registry's "
                 "key ceremony made"
             ) from None
+
+    def follower(
+        self, hardware: str, tables: Callable[[], Collection[str]], environ: Mapping[str, str]
+    ) -> CacheReader | Puller:
+        """Of the channel for that hardware: fills the cache from the store, or reads what a sidecar puts there. Loads
+        TUF's libraries.
+
+        Args:
+            tables: as `Follower` takes them.
+
+        Raises:
+            GristmillError: the trusted root, or the store's address.
+        """
+        from gristmill.cache_reader import CacheReader
+        from gristmill.pull import Puller
+
+        folder = Path(self.cache_dir)
+        at = (self.trusted_root(), self.fleet, self.model, hardware, self.channel, folder, tables)
+        return Puller(self.report_store(environ), *at) if self.store else CacheReader(*at)
 
     def report_store(self, environ: Mapping[str, str]) -> ObjectStore:
         """Where status reports go: to the store, or where a sidecar fetches them."""

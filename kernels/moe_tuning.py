@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gristmill.kernel_table import WIDEST_GAP
 from gristmill.tuned_table import DTYPES, LARGEST_TOKENS, TOKENS, BaselineKey, Configuration, TunedFile, TunedRange
 from kernels.errors import MoeMeasurementError
 from kernels.profile import TrafficProfile
@@ -20,9 +21,6 @@ STANDING = ("fused_add_rms_norm", "silu_and_mul", "rms_norm")
 """Operators that a layer calls once or twice with all tokens of a step: the first that was sampled stands for the
 experts, which engines call as often.
 """
-WIDEST_GAP = 2
-"""Two measured numbers with the same configuration are one range if the larger is at most this multiple of the smaller;
-as `registry.promotion` has it."""
 LEAST_RATIO_LOW = 1.02
 BETWEEN_MEDIANS = 1.01
 """How far a bound on the ratios of pairs may lie above the ratio of two medians."""

@@ -152,10 +152,7 @@ def _operator_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, An
         if timed_ns >= MAX_TIME_NS:
             raise _malformed(name, f"row {number}: {_told(row)}; expected less than 292 years of time")
         seen.append((stream, tokens, row["window_start_ns"], calls, counts.time_ns))
-        if pattern in patterns:
-            patterns[pattern].add(counts)
-        else:
-            patterns[pattern] = counts
+        patterns.setdefault(pattern, Counts()).add(counts)
         flush = (row["window_start_ns"], row["host"], row["process"])
         dropped[flush] = max(dropped.get(flush, 0), row["dropped"])
     return {"patterns": patterns, "dropped": sum(dropped.values()), "sketch": sketch.sketched(seen)}

@@ -102,10 +102,7 @@ class Tally:
         self.end_ns = max(self.end_ns, other.end_ns)
         self.versions |= other.versions
         for pattern, counts in other.patterns.items():
-            known = self.patterns.get(pattern)
-            if known is None:
-                known = self.patterns[pattern] = Counts()
-            known.add(counts)
+            self.patterns.setdefault(pattern, Counts()).add(counts)
         self.prompt_tokens.update(other.prompt_tokens)
         self.generated_tokens.update(other.generated_tokens)
         self.dropped += other.dropped

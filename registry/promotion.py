@@ -15,14 +15,12 @@ from dataclasses import dataclass
 
 from gristmill import records
 from gristmill.domain import AxisRange, Domain, Layout
-from gristmill.kernel_table import FileRef, KernelTable, TableEntry
+from gristmill.kernel_table import WIDEST_GAP, FileRef, KernelTable, TableEntry
 from gristmill.workload import VARIABLE_AXES
 from kernels.candidate import Candidate
 from kernels.verdict import Status, Verdict, WorkloadTiming
 from registry.errors import TableConflictError
 
-WIDEST_GAP = 2
-"""Two measured extents with the same winner are one range if the larger is at most this multiple of the smaller."""
 _DECIMALS = 4
 
 

@@ -6,12 +6,12 @@ is an object as well (see `tasks.traffic`). So a change is told from the store a
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gristmill.hardware import kind_of_key
 from gristmill.store import ObjectStore, read
 from kernels.devices.device_profile import profile_of
 from kernels.profile import TrafficProfile, parse
@@ -20,9 +20,6 @@ from tasks.settings import Settings
 
 OURS = "gristmill"
 """Its own version changes nothing about the times that it samples."""
-
-ACCELERATOR = re.compile(r"sm_|gfx")
-"""How hardware keys of GPUs start."""
 
 Place = tuple[str, str]
 """Model and hardware."""
@@ -77,7 +74,7 @@ def places_changed(served: Iterable[Place], compiled: Iterable[Place]) -> Iterat
 
 def _lack(hardware: str) -> str:
     """What nobody knows of a GPU yet; empty for one that has a hardware profile, and for CPUs, which are measured."""
-    if not ACCELERATOR.match(hardware) or profile_of(hardware) is not None:
+    if kind_of_key(hardware) == "cpu" or profile_of(hardware) is not None:
         return ""
     return "; no file of kernels/devices says what it can do"
 

@@ -148,9 +148,9 @@ def prove(
     for candidate in candidates:
         verdict = bench.judge(candidate, (*captured, *unseen), seed=seed)
         tell(f"{operator} {dtype}: {candidate.origin.pattern} {verdict.status.value}, {verdict.duration_s:.0f} s")
-        built = _file("kernel.so", bench.object_of(candidate), files)
-        sources = tuple(_file(path, text.encode(), files) for path, text in sorted(candidate.files.items()))
-        whole = _file(CANDIDATE_FILE, records.canonical_json(candidate), files)
+        built = file_ref("kernel.so", bench.object_of(candidate), files)
+        sources = tuple(file_ref(path, text.encode(), files) for path, text in sorted(candidate.files.items()))
+        whole = file_ref(CANDIDATE_FILE, records.canonical_json(candidate), files)
         judged.append(Judged(candidate, verdict, built, (*sources, whole)))
     return Proof(operator, dtype, tuple(judged), files)
 
@@ -168,7 +168,7 @@ def form_artifact(
         reasons = "; ".join(sorted({one.verdict.reason for one in proof.judged}))
         raise NoWinnerError(f"{proof.operator} {proof.dtype}: no gain survived the second judgement ({reasons})")
     files = dict(proof.files)
-    evidence = _file("evidence.json", records.canonical_json([one.verdict for one in proof.judged]), files)
+    evidence = file_ref("evidence.json", records.canonical_json([one.verdict for one in proof.judged]), files)
     artifact = Artifact(table, dict(environment), evidence, records.utc_now())
     named = {evidence.sha256} | {f.sha256 for e in table.entries for f in (e.object, *e.sources)}
     return artifact, {digest: content for digest, content in files.items() if digest in named}
@@ -284,7 +284,8 @@ def _expected_ns(traffic: TrafficProfile, table: KernelTable) -> float:
     )
 
 
-def _file(path: str, content: bytes, files: dict[str, bytes]) -> FileRef:
+def file_ref(path: str, content: bytes, files: dict[str, bytes]) -> FileRef:
+    """Adds the content to an artifact's files, by digest, and says how the artifact names it."""
     digest = sha256_hex(content)
     files[digest] = content
     return FileRef(path, digest, len(content))

@@ -20,7 +20,7 @@ from registry.promotion import Decision, decide_table
 from registry.publication import Published, publish
 from tasks import object_store
 from tasks.errors import NoWinnerError
-from tasks.promotion import approve_alone, channel_of, failed_in_canary, keyring_of, policy_approves
+from tasks.promotion import approve_alone, channel_of, failed_in_canary, file_ref, keyring_of, policy_approves
 from tasks.settings import Settings
 from tasks.traffic import latest_profile
 
@@ -47,7 +47,9 @@ def form_artifact(
     for measurement in measurements:
         claimed = moe_tuning.gains(measurement, counts)
         if claimed:
-            made = _file(tuned_table.OBJECT, records.canonical_json(moe_tuning.tuned_file(measurement, claimed)), files)
+            made = file_ref(
+                tuned_table.OBJECT, records.canonical_json(moe_tuning.tuned_file(measurement, claimed)), files
+            )
             entries += [_entry(measurement, one, made) for one in claimed]
     if not entries:
         measured = sum(len(one.rows) for one in measurements)
@@ -56,7 +58,7 @@ def form_artifact(
             f"the fleet, which calls {len(counts)}"
         )
     table = KernelTable(tuned_table.OPERATOR, measurements[0].dtype, settings.hardware, tuple(entries))
-    evidence = _file(EVIDENCE, records.canonical_json(list(measurements)), files)
+    evidence = file_ref(EVIDENCE, records.canonical_json(list(measurements)), files)
     return Artifact(
         table, dict(measurements[0].versions), evidence, max(one.measured_utc for one in measurements)
     ), files
@@ -69,8 +71,9 @@ def publish_tuned(
     measurements: Sequence[MoeMeasurement],
     traffic: TrafficProfile,
     again: bool = False,
-) -> Published:
-    """Publishes what passes the gate against what is current. Safe to repeat; errors as `form_artifact`.
+) -> tuple[Published, Artifact]:
+    """Publishes what passes the gate against what is current, and returns the artifact too. Safe to repeat; errors as
+    `form_artifact`.
 
     Args:
         again: take configurations that failed in canary too, because a person says so.
@@ -88,7 +91,7 @@ def publish_tuned(
     keyring = keyring_of(settings)
     approve = approve_alone if policy_approves(settings, keyring) else None
     channel = channel_of(settings, channel_name)
-    return publish(store, keyring, channel, [artifact], files, decide, "tuned for the traffic", approve)
+    return publish(store, keyring, channel, [artifact], files, decide, "tuned for the traffic", approve), artifact
 
 
 def read(paths: Sequence[Path]) -> tuple[MoeMeasurement, ...]:
@@ -121,8 +124,7 @@ def promote(
     settings = replace(settings, hardware=measurements[0].hardware)
     with object_store.opened(settings) as opened:
         traffic = latest_profile(opened.store, settings)
-        artifact, _ = form_artifact(measurements, settings, traffic)
-        return publish_tuned(opened.store, settings, channel_name, measurements, traffic, again), artifact
+        return publish_tuned(opened.store, settings, channel_name, measurements, traffic, again)
 
 
 def _entry(measurement: MoeMeasurement, gain: RangeGain, made: FileRef) -> TableEntry:
@@ -137,9 +139,3 @@ def _entry(measurement: MoeMeasurement, gain: RangeGain, made: FileRef) -> Table
         ratio=f"{gain.ratio:.4f}",
         ratio_low=f"{gain.ratio_low:.4f}",
     )
-
-
-def _file(path: str, content: bytes, files: dict[str, bytes]) -> FileRef:
-    digest = records.sha256_hex(content)
-    files[digest] = content
-    return FileRef(path, digest, len(content))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from agents.errors import PatternError
 from agents.memory import family_of
-from gristmill.hardware import VECTOR_FLAGS, Hardware, local_cpu
+from gristmill.hardware import VECTOR_FLAGS, Hardware, kind_of_key, local_cpu
 from gristmill.workload import ITEM_BYTES, Workload
 from kernels.definition import Definition, Role
 from kernels.devices.device_profile import profile_of
@@ -112,12 +112,6 @@ def situation(definition: Definition, workload: Workload, hardware: Hardware) ->
 def kind(hardware: Hardware) -> str:
     """One of `KINDS`, by the hardware's key."""
     return kind_of_key(hardware.key)
-
-
-def kind_of_key(key: str) -> str:
-    """Keys of NVIDIA's devices start with `sm_` or `cuda`, those of AMD's with `gfx` or `rocm`, CPUs' with neither."""
-    prefixes = {"sm_": "cuda", "cuda": "cuda", "gfx": "rocm", "rocm": "rocm"}
-    return next((found for prefix, found in prefixes.items() if key.startswith(prefix)), "cpu")
 
 
 def check_key(key: str) -> None:

@@ -13,7 +13,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from gristmill import durable_file, tuned_table
 from gristmill.adapters.engine_link import installed_versions
@@ -192,24 +191,14 @@ def follow(membership: Membership, environ: MutableMapping[str, str]) -> None:
 
 
 def _generation(membership: Membership, hardware: str, environ: Mapping[str, str]) -> Generation | None:
-    from gristmill.cache_reader import CacheReader
-    from gristmill.pull import Puller
-
-    follower: Any
-    folder = Path(membership.cache_dir)
-    at = (membership.trusted_root(), membership.fleet, membership.model, hardware, membership.channel, folder)
-    if membership.store:
-        follower = Puller(membership.report_store(environ), *at, lambda: tuned_table.NAMES)
-    else:
-        follower = CacheReader(*at, lambda: tuned_table.NAMES)
+    follower = membership.follower(hardware, lambda: tuned_table.NAMES, environ)
     try:
-        found: Generation | None = follower.poll()
+        found = follower.poll()
         if found is not None:
             return found
     except GristmillError as error:
         LOGGER.warning("tuned configurations: %s", error)
-    kept: Generation | None = follower.last_good()
-    return kept
+    return follower.last_good()
 
 
 def _keep_baseline(

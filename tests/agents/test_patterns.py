@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from agents.errors import PatternError
 from agents.patterns import catalogue, condition
 from agents.patterns.pattern import Pattern, parse
-from agents.patterns.situation import BOUNDS, FACTS, Situation, hardware_of_key, kind_of_key, situation
+from agents.patterns.situation import BOUNDS, FACTS, Situation, hardware_of_key, situation
 from agents.sources import catalogue as sources
-from gristmill.hardware import Hardware, describe_gpu
+from gristmill.hardware import Hardware, describe_gpu, kind_of_key
 from gristmill.workload import Workload
 from kernels import catalogue as operators
 from kernels import inputs

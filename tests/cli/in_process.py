@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,16 @@ from cli import __main__ as command_line
 OURS = ("MILL_", "AWS_", "PREFECT_API")
 Run = Callable[..., tuple[int, str, str]]
 """`(*arguments) -> exit code, standard output, standard error`."""
+
+
+def fleet(folder: Path) -> dict[str, str]:
+    """Variables of the fleet that `tests.tasks.world` speaks of, with home and store in this folder."""
+    return {
+        "MILL_HOME": str(folder / "home"),
+        "MILL_STORE": f"file://{folder}/store",
+        "MILL_FLEET": "chat",
+        "MILL_MODEL": "tiny",
+    }
 
 
 def mill(

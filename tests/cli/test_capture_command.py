@@ -42,15 +42,7 @@ def spool(tmp_path: Path) -> Spool:
 
 @pytest.fixture
 def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return in_process.mill(
-        monkeypatch,
-        capsys,
-        ["capture"],
-        MILL_HOME=str(tmp_path / "home"),
-        MILL_STORE=f"file://{tmp_path}/store",
-        MILL_FLEET="chat",
-        MILL_MODEL="tiny",
-    )
+    return in_process.mill(monkeypatch, capsys, ["capture"], **in_process.fleet(tmp_path))
 
 
 def test_what_was_seen_and_what_was_lost(spool: Spool, mill: Run, tmp_path: Path) -> None:

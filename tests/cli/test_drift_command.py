@@ -27,15 +27,7 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 @pytest.fixture
 def mill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return in_process.mill(
-        monkeypatch,
-        capsys,
-        ["drift"],
-        MILL_HOME=str(tmp_path / "home"),
-        MILL_STORE=f"file://{tmp_path}/store",
-        MILL_FLEET="chat",
-        MILL_MODEL="tiny",
-    )
+    return in_process.mill(monkeypatch, capsys, ["drift"], **in_process.fleet(tmp_path))
 
 
 def kept(store: DirectoryStore, tmp_path: Path, one: TrafficProfile, *, compiled: bool = False) -> str:

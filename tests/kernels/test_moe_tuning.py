@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import records
+from gristmill.kernel_table import WIDEST_GAP
 from gristmill.tuned_table import BaselineKey
 from kernels.errors import MoeMeasurementError
 from kernels.moe_tuning import (
     LEAST_RATIO_LOW,
-    WIDEST_GAP,
     MeasuredRow,
     MoeMeasurement,
     check,

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.domain import AxisRange, Domain, Layout
-from gristmill.kernel_table import FileRef, KernelTable, TableEntry
+from gristmill.kernel_table import WIDEST_GAP, FileRef, KernelTable, TableEntry
 from gristmill.workload import TensorLayout, Workload, dense
 from kernels.candidate import Candidate, Language, Origin
 from kernels.verdict import Status, Verdict, WorkloadTiming
 from registry.errors import TableConflictError
 from registry.promotion import (
     DEFAULT_POLICY,
-    WIDEST_GAP,
     Judged,
     PromotionPolicy,
     decide_promotion,

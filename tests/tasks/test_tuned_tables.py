@@ -46,7 +46,7 @@ class Fleet:
         self.repository = Repository(self.store, promotion.keyring_of(self.settings))
 
     def publish(self, *measured: MoeMeasurement, channel: str = "canary") -> Published:
-        return publish_tuned(self.store, self.settings, channel, measured, TRAFFIC)
+        return publish_tuned(self.store, self.settings, channel, measured, TRAFFIC)[0]
 
     def puller(self, channel: str = "canary") -> Puller:
         root = self.repository.initialise()
