@@ -95,6 +95,7 @@ def test_ctrl_c_waits_until_pytest_has_taken_down_what_was_set_up(tmp_path: Path
     started = subprocess.Popen(
         [*(sys.executable, "-m", "cli", "test", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), *workers)],
         cwd=ROOT,
+        env={**os.environ, "PYTEST_DEBUG_TEMPROOT": str(tmp_path)},  # or it clears away what earlier suites have left
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
